@@ -1,4 +1,4 @@
-//! Four ranks add up their gradients, first in ordinary memory, then in symmetric memory, which needs no copy.
+//! Four ranks, which are threads, sum their gradients: first in ordinary memory, then in symmetric memory without a copy.
 //!
 //! `cargo run --release -p weftlink --example 01-all-reduce`
 

@@ -1,4 +1,4 @@
-//! Four ranks that are processes meet, and add up their gradients in memory that they share.
+//! Four ranks, which are processes, sum their gradients in shared memory.
 //!
 //! `cargo run --release -p weftlink --example 02-processes`
 
@@ -20,20 +20,20 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Starts this program again for each rank, and waits for all of them.
+/// Starts this program once for each rank, and waits for all of them.
 fn start() -> Result<(), Box<dyn Error>> {
-    // Only this job's ranks know it: other users cannot read a process's environment.
+    // The token keeps other processes out: other users cannot read a process's environment.
     let token = fs::read_to_string("/proc/sys/kernel/random/uuid")?;
     let spawn = |rank: usize| {
         Command::new(env::current_exe()?).arg(rank.to_string()).env("JOB_TOKEN", &token).spawn()
     };
     let ranks = (0..RANKS).map(spawn).collect::<Result<Vec<_>, _>>()?;
     let ends = ranks.into_iter().map(|mut rank| rank.wait()).collect::<Result<Vec<_>, _>>()?;
-    println!("{} of {RANKS} ranks went well", ends.iter().filter(|end| end.success()).count());
+    println!("{} of {RANKS} ranks succeeded", ends.iter().filter(|end| end.success()).count());
     if ends.iter().all(|end| end.success()) { Ok(()) } else { Err("a rank failed".into()) }
 }
 
-/// What each rank does: meet the others, make a window, reduce.
+/// A rank: joins the others, allocates a window, reduces.
 fn run(rank: usize) -> Result<(), Box<dyn Error>> {
     let (place, token) = (format!("weft-example-{}", parent_id()), Token::new(env::var("JOB_TOKEN")?)?);
     let deadline = Duration::from_secs(30);

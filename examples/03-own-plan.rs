@@ -1,4 +1,4 @@
-//! An all-reduce of one's own: everybody sends to rank 0, which adds and sends the sum back. It is proved, then run.
+//! A custom all-reduce: every rank sends to rank 0, which sums and sends the result back. The plan is verified, then run.
 //!
 //! `cargo run --release -p weftlink --example 03-own-plan`
 
@@ -17,9 +17,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             vec![Step::copy(mine()).to(Output::sent(0)), Step::copy(Input::received(0)).to(keep())]
         });
 
-    let mut hasty = star.clone();
-    hasty.programs[0].lanes[0].nodes.pop();
-    println!("{}", verify(hasty).expect_err("rank 0 does nothing in this one"));
+    let mut broken = star.clone();
+    broken.programs[0].lanes[0].nodes.pop();
+    println!("{}", verify(broken).expect_err("rank 0 has no step in this plan"));
 
     let star = verify(star)?;
     let sums = weftlink::on_threads(4, |mut comm| {
@@ -28,6 +28,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         comm.run(Request::new(&Collective::AllReduce, &mut values).with(Reduction::Sum).by(plan))?;
         Ok(values[999])
     })?;
-    println!("proved; every rank holds 0 + 1 + 2 + 3 = {sums:?}");
+    println!("verified; every rank holds 0 + 1 + 2 + 3 = {sums:?}");
     Ok(())
 }

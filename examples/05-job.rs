@@ -1,7 +1,7 @@
-//! A rank of a job: whoever starts it tells it which, and where the others are.
+//! A rank of a job: the launcher passes the rank and the rendezvous in the environment.
 //!
 //! `cargo build --release -p weftlink --example 05-job`, then `weft run -n 4 -- target/release/examples/05-job`; torchrun,
-//! mpirun and srun do as well. A number says how many times.
+//! mpirun and srun work too. The optional argument is the number of calls.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -17,7 +17,7 @@ fn run() -> Result<(), Box<dyn Error>> {
         comm.all_reduce(&mut sums, Reduction::Sum)?;
     }
     if comm.rank() == 0 {
-        println!("every one of {} ranks holds {}", comm.size(), sums[0]);
+        println!("each of {} ranks holds {}", comm.size(), sums[0]);
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! Ranks that go on when one is gone: the last one ends in the middle, the others shrink to those who are left.
+//! Ranks that continue after one dies: the last rank panics halfway, the others shrink the communicator.
 //!
 //! `cargo build -p weftlink --example 06-shrink`, then `weft run -n 4 --keep-going -- target/debug/examples/06-shrink`. With
-//! `stay` as an argument the others do not shrink: what they fail with names the rank that panicked.
+//! the argument `stay` the others do not shrink, and fail with an error that names the rank that panicked.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -23,12 +23,12 @@ fn run() -> Result<(), Box<dyn Error>> {
         match sum(&mut comm) {
             Ok(_) => {}
             Err(error) if stays => return Err(error.into()),
-            // Nothing of the old communicator is used by the new one.
+            // The new communicator shares nothing with the old one.
             Err(_) => comm = comm.shrink()?,
         }
     }
     if comm.rank() == 0 {
-        println!("{} ranks are left, and agree on {}", comm.size(), sum(&mut comm)?);
+        println!("{} ranks are left; the sum is {}", comm.size(), sum(&mut comm)?);
     } else {
         sum(&mut comm)?;
     }

@@ -3,8 +3,8 @@
     torchrun --nproc-per-node 2 examples/torch_comm_hook.py
     weft run -n 2 -- python examples/torch_comm_hook.py
 
-Weft's hook moves the buckets of gradients into symmetric memory, which all ranks share, so that they are reduced where they are. The
-other one sends half of the bytes: gradients travel as bfloat16.
+Weft's hook keeps the gradient buckets in symmetric memory, which all ranks share, and reduces them in place. The other
+hook sends gradients as bfloat16, which halves the bytes.
 """
 
 import torch
@@ -30,7 +30,7 @@ def bfloat16_hook(group, bucket: dist.GradBucket) -> torch.futures.Future[torch.
 
 def train(state, hook):
     torch.manual_seed(0)
-    # The gradients are views of the buckets, so that they move with them.
+    # Gradients are views of the buckets, so they move to symmetric memory with them.
     model = DistributedDataParallel(nn.Linear(256, 256), gradient_as_bucket_view=True)
     model.register_comm_hook(state, hook)
     generator = torch.Generator().manual_seed(dist.get_rank())

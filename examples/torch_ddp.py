@@ -21,7 +21,7 @@ def main():
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    # Every rank has data of its own.
+    # Every rank has its own data.
     generator = torch.Generator().manual_seed(rank)
     for step in range(STEPS):
         inputs = torch.randn(64, 8, generator=generator)

@@ -1,4 +1,4 @@
-"""Trains a model of which every rank keeps only a part (FSDP2), on Weft, and saves it.
+"""Trains a model that is sharded over the ranks (FSDP2) on Weft, and saves it.
 
     torchrun --nproc-per-node 2 examples/torch_fsdp2.py
     weft run -n 2 -- python examples/torch_fsdp2.py
@@ -26,7 +26,7 @@ def main():
     mesh = init_device_mesh("cpu", (size,))
     for layer in model:
         if isinstance(layer, nn.Linear):
-            fully_shard(layer, mesh=mesh)  # its weights are gathered when it is their turn, and let go
+            fully_shard(layer, mesh=mesh)  # gathers the weights before use and frees them after
     fully_shard(model, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     generator = torch.Generator().manual_seed(rank)
@@ -42,7 +42,7 @@ def main():
     total = sum(parameter.numel() for parameter in model.parameters())
     folder = [tempfile.mkdtemp() if rank == 0 else None]
     dist.broadcast_object_list(folder, src=0)
-    checkpoint.save({"model": model.state_dict()}, checkpoint_id=folder[0])  # every rank writes what it has
+    checkpoint.save({"model": model.state_dict()}, checkpoint_id=folder[0])  # every rank writes its shard
     if rank == 0:
         print(f"rank 0 keeps {kept} of {total} parameters; saved to {folder[0]}")
     dist.destroy_process_group()

@@ -73,9 +73,9 @@ def last_line(text):
 
 
 class Weft:
-    def __init__(self, binary, memory):
+    def __init__(self, binary, memory, build="weft"):
         self.binary, self.memory = binary, memory
-        self.name = f"weft {memory}"
+        self.name = f"{build} {memory}"
         self.library = None
 
     def command(self, job, sizes):

@@ -170,6 +170,8 @@ def contestants(options):
     for name, why in missing.items():
         print(f"without {name}: {why}")
     wefts = [programs.Weft(options.weft, memory) for memory in ("symmetric", "ordinary")]
+    if options.baseline:
+        wefts += [programs.Weft(options.baseline, memory, "baseline") for memory in ("symmetric", "ordinary")]
     floor = [programs.Floor(options.floor)] if options.floor else []
     return wefts + list(found.values()) + floor, missing
 
@@ -190,6 +192,7 @@ def parse():
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weft", default=ROOT / "target/release/weft", type=pathlib.Path)
+    parser.add_argument("--baseline", type=pathlib.Path, metavar="WEFT", help="another build of weft to measure beside it")
     parser.add_argument("--installed", default=ROOT / ".cache/peers/peers.json", type=pathlib.Path, metavar="PEERS.JSON")
     parser.add_argument("--peers", type=words, metavar="A,B", help="measure only these: open-mpi, mpich, intel-mpi, oneccl, gloo")
     parser.add_argument("--mpi", type=mpi, action="append", default=[], metavar="NAME=LAUNCHER:BINARY",

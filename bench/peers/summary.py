@@ -17,6 +17,7 @@ import sys
 
 FIELDS = ["round", "ranks", "bound", "program", "collective", "place", "buffers", "bytes", "calls", "time_us", "wrong"]
 WEFTS = ("weft symmetric", "weft ordinary")
+BASELINES = {weft: weft.replace("weft", "baseline") for weft in WEFTS}  # another build of Weft: compared with itself, not a peer
 FLOOR = "bare loop"  # shown beside the others, but not a peer
 
 
@@ -106,7 +107,7 @@ class Times:
     def peers(self, case):
         names = {}
         for other in (case, dataclasses.replace(case, place="in-place"), dataclasses.replace(case, place="out-of-place")):
-            names.update(dict.fromkeys(name for name in self.times.get(other, {}) if name not in (*WEFTS, FLOOR)))
+            names.update(dict.fromkeys(name for name in self.times.get(other, {}) if name not in (*WEFTS, *BASELINES.values(), FLOOR)))
         return sorted(names)
 
     def median(self, case, program, size):
@@ -152,7 +153,8 @@ def case_lines(times, case):
         median = times.median(case, program, size)
         return f"{median:.4g}" if median is not None else ""
 
-    shown = wefts + peers + [FLOOR] * (FLOOR in times.times[case])
+    baselines = [baseline for baseline in BASELINES.values() if baseline in times.times[case]]
+    shown = wefts + peers + baselines + [FLOOR] * (FLOOR in times.times[case])
     rows = [[str(size)] + [cell(p, size) for p in shown] + [times.best(case, size) or ""] for size in times.sizes(case)]
     lines += table(["bytes", *shown, "best peer"], rows)
     if borrowed := times.borrowed(case):
@@ -181,6 +183,24 @@ def mean_lines(times):
                 what = [case.collective, case.place, case.buffers, str(case.ranks), weft]
                 rows.append(what + cells)
     return lines + table(["collective", "place", "buffers", "ranks", "program", "best peer", *names], rows)
+
+
+def baseline_lines(times):
+    """The baseline's time over this build's: the geometric mean over sizes and the worst size, for each collective."""
+    rows, all_medians = [], []
+    for case in times.cases():
+        for weft, baseline in BASELINES.items():
+            ratios = times.ratios(case, weft, baseline)
+            if ratios:
+                medians = [ratio.median for ratio in ratios.values()]
+                all_medians += medians
+                size = min(ratios, key=lambda size: ratios[size].median)
+                what = [case.collective, case.place, case.buffers, str(case.ranks), weft]
+                rows.append([*what, f"{geometric_mean(medians):.3f}x", f"{ratios[size]} at {size} B"])
+    if not rows:
+        return []
+    lines = ["", "## Against the baseline", "", f"Over everything: {geometric_mean(all_medians):.3f}x. Above 1 this build is faster.", ""]
+    return lines + table(["collective", "place", "buffers", "ranks", "program", "mean", "worst size"], rows)
 
 
 @dataclasses.dataclass
@@ -280,7 +300,7 @@ def summary(rows):
     for case in times.cases():
         lines += case_lines(times, case)
     if times.cases():
-        lines += mean_lines(times) + bar_lines(times)
+        lines += mean_lines(times) + baseline_lines(times) + bar_lines(times)
     else:
         lines += ["", "There are no rows of Weft, so nothing is compared."]
     return "\n".join(lines) + "\n"

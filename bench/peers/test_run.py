@@ -126,6 +126,12 @@ class Ratios(unittest.TestCase):
         self.assertEqual(summary.Times(made).best(CASE, 8), "mpich")
         self.assertIn("| 8 | 1 | 2 | 0.5 | mpich |", summary.summary(made))
 
+    def test_a_baseline_is_compared_with_this_build_and_is_no_peer(self):
+        made = rows(SYMMETRIC, [1, 2]) + rows("mpich", [4, 8]) + rows(summary.BASELINES[SYMMETRIC], [1.5, 3])
+        self.assertEqual(summary.Times(made).best(CASE, 8), "mpich")
+        self.assertIn("Over everything: 1.500x", summary.summary(made))
+        self.assertNotIn("Against the baseline", summary.summary(rows(SYMMETRIC, [1]) + rows("mpich", [4])))
+
 
 class Bars(unittest.TestCase):
     def judged(self, text, made):

@@ -1,7 +1,6 @@
 #!/bin/bash
-# Runs the tests of the kernels compiled for 64-bit ARM, under qemu. Needs a compiler with that target's standard library
-# (rustup's, or else Debian's), a linker for it and qemu-user. With `install`, Debian's packages are installed; without,
-# what is missing is named and nothing is run.
+# Runs the kernels' tests for 64-bit ARM under qemu. Needs a compiler with that target's standard library (rustup's, or else Debian's), a
+# linker for it and qemu-user. With `install`, installs missing Debian packages; otherwise names what is missing and runs nothing.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 target=aarch64-unknown-linux-gnu
@@ -27,7 +26,7 @@ if [[ $(uname -m) == aarch64 ]]; then
     exec cargo test -p weftlink-kernels --lib --release --locked
 fi
 if [[ -n $(missing) && ${1:-} == install ]]; then
-    echo "installing what is missing: apt-get install qemu-user gcc-aarch64-linux-gnu rustc-web libstd-rust-web-dev:arm64"
+    echo "installing missing packages: apt-get install qemu-user gcc-aarch64-linux-gnu rustc-web libstd-rust-web-dev:arm64"
     root=
     if (( EUID != 0 )); then root=sudo; fi
     $root dpkg --add-architecture arm64
@@ -36,13 +35,13 @@ if [[ -n $(missing) && ${1:-} == install ]]; then
         rustc-web libstd-rust-web-dev:arm64
 fi
 if [[ -n $(missing) ]]; then
-    echo "the kernels for NEON are not tested here; missing:" $(missing | paste -sd, | sed 's/,/, /g')
+    echo "NEON kernels not tested; missing:" $(missing | paste -sd, | sed 's/,/, /g')
     [[ ${1:-} != install ]] && exit 0 || exit 1
 fi
 RUSTC=$(compiler)
 export RUSTC
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
-# Debian's own libraries rather than the linker's where both are here: with those, threads never start under qemu 7.2.
+# Prefer Debian's own libraries to the linker's: with the latter, threads never start under qemu 7.2.
 libraries=/usr/aarch64-linux-gnu
 if [[ -e /lib/ld-linux-aarch64.so.1 ]]; then libraries=/; fi
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L $libraries"

@@ -1,4 +1,4 @@
-//! Files of measurements: no text panics, mistakes are explained, and whatever reads can be predicted.
+//! Files of measurements: the reader never panics, errors have a message, and rows that were read can be predicted.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -14,7 +14,7 @@ fuzz_target!(|bytes: &[u8]| {
             for (row, _) in rows.iter().take(8) {
                 if let Some(found) = predict(&constants, &row.setup, row.operation, row.bytes) {
                     let time = found.estimate.total_us();
-                    // Links that a GPU does not have carry nothing, for ever.
+                    // Infinite for links that a GPU does not have.
                     assert!(time > 0.0, "{time} us for {row:?}");
                 }
             }

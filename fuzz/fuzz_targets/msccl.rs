@@ -1,12 +1,11 @@
-//! MSCCL's XML: whatever is read is no panic; what is proved is written, read and proved again, and writing that changes
-//! nothing.
+//! MSCCL's XML: the reader never panics, and a plan that verifies survives a round trip and verifies again.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use weftlink_plan::{Plan, verify};
 
-/// Programs with more ranks or work than this are only read: proving them takes the time of thousands of inputs.
+/// Larger programs are only read, because verifying them takes too long.
 const RANKS_MAX: u32 = 4;
 const DEPTH_MAX: u32 = 8;
 const WORK_MAX: u64 = 500;
@@ -20,10 +19,10 @@ fuzz_target!(|data: &[u8]| {
         return;
     }
     let Ok(proved) = verify(plan) else { return };
-    let written = proved.to_msccl().expect("what was read can be written");
-    let again = Plan::from_msccl(&written).expect("what was written can be read");
-    let again = verify(again).expect("what was proved is proved again");
+    let written = proved.to_msccl().expect("a program that was read can be written");
+    let again = Plan::from_msccl(&written).expect("the written program reads");
+    let again = verify(again).expect("the written program verifies");
     assert_eq!((&again.collective, &again.aliasing), (&proved.collective, &proved.aliasing));
     assert_eq!(again.agreement, proved.agreement);
-    assert_eq!(again.to_msccl().expect("what was read can be written"), written);
+    assert_eq!(again.to_msccl().expect("a program that was read can be written"), written);
 });

@@ -1,6 +1,6 @@
-//! Plans in JSON: whatever is read is written back the same; what is proved gives what its collective promises, in blocks of
-//! different lengths where it says that it can, runs to its end in the interpreter, and does not go wrong under hostile
-//! schedules; and a plan that declares a symmetry is judged the same by classes and rank by rank.
+//! Plans in JSON: a plan that was read survives a round trip. A plan that verifies produces the results of its collective
+//! (with blocks of different lengths if it supports them), runs to completion in the interpreter, and is correct under
+//! adversarial schedules. Verification by classes and rank by rank agree.
 
 #![no_main]
 
@@ -11,7 +11,7 @@ use weftlink_plan::{Cut, Plan, verify, verify_by_classes};
 use weftlink_testkit::chaos::hunt;
 use weftlink_testkit::promise;
 
-/// Plans with more ranks or text than this are only read: proving them takes the time of thousands of inputs.
+/// Larger plans are only read, because verifying them takes too long.
 const RANKS_MAX: u32 = 4;
 const JSON_MAX: usize = 20_000;
 const DEPTH_MAX: u32 = 4;
@@ -22,7 +22,7 @@ fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let Ok(plan) = Plan::from_json(text) else { return };
     let json = plan.to_json();
-    assert_eq!(Plan::from_json(&json).expect("what was written can be read"), plan);
+    assert_eq!(Plan::from_json(&json).expect("the written plan reads"), plan);
     let deep = plan.channels.iter().any(|channel| channel.depth > DEPTH_MAX);
     let wide = plan.chunks.input.max(plan.chunks.output) > CHUNKS_MAX;
     if plan.ranks > RANKS_MAX || json.len() > JSON_MAX || deep || wide || plan.work() > WORK_MAX {
@@ -33,7 +33,7 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(exact.is_ok(), by_classes.is_ok(), "{:?} and by classes {:?}", exact.err(), by_classes.err());
     let Ok(proved) = exact else { return };
     let (collective, ranks) = (&proved.collective, proved.ranks as usize);
-    // Where blocks are reduced, all ranks have as much of each.
+    // In a reduction, a block has the same length on all ranks.
     let length = |rank: usize, block: usize| {
         let rank = if collective.reduces() { 0 } else { rank };
         if proved.uneven { 40 - (rank * 13 + block * 7) % 41 } else { 40 }

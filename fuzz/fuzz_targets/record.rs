@@ -1,5 +1,5 @@
-//! Flight records, JSON and memory left behind: no bytes panic, mistakes are explained, and whatever reads is written and read
-//! back equal, and can be explained, alone and beside another rank's.
+//! Flight records, as JSON and as memory: the reader never panics, errors have a message, and a record that was read
+//! survives a round trip and can be explained together with that of another rank.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -9,7 +9,7 @@ use weftlink_comm::why::explain;
 fuzz_target!(|bytes: &[u8]| {
     match Record::read(bytes) {
         Ok(record) => {
-            let again = Record::read(record.to_json().as_bytes()).expect("what was written reads");
+            let again = Record::read(record.to_json().as_bytes()).expect("the written record reads");
             assert!(again == record);
             let mut other = record.clone();
             other.rank = (record.rank + 1) % record.size;

@@ -1,4 +1,4 @@
-//! Cluster specs: no text panics, and whatever reads prints in one way that reads back equal.
+//! Cluster specs: the parser never panics, and a spec that was parsed survives a round trip.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -8,10 +8,10 @@ fuzz_target!(|text: &str| {
     match text.parse::<ClusterSpec>() {
         Ok(spec) => {
             let printed = spec.to_string();
-            let again: ClusterSpec = printed.parse().expect("what was printed reads");
+            let again: ClusterSpec = printed.parse().expect("the printed spec parses");
             assert_eq!(again, spec);
             assert_eq!(again.to_string(), printed);
-            // Larger clusters are built from the same parts, and slowly.
+            // Larger clusters have the same parts and take too long.
             if spec.count() <= 4 {
                 let _ = spec.fabric();
             }

@@ -1,4 +1,4 @@
-//! Tuning files: no text panics, and mistakes are explained with their line.
+//! Tuning files: the reader never panics, and errors have a message and a line.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,15 +1,15 @@
-//! What every target does with a fabric it has read.
+//! Checks that every target runs on a fabric it has read.
 
 use weftlink_fabric::format::{dot, svg};
 use weftlink_fabric::summary::Summary;
 use weftlink_fabric::{Fabric, Paths};
 
-/// Fabrics larger than these are left alone: their questions take the time of thousands of inputs.
+/// Larger fabrics are skipped, because their paths take too long.
 const DEVICES_MAX: usize = 60;
 const GPUS_MAX: usize = 6;
 
-/// Asks a fabric everything there is to ask; no answer may panic, and the answers have to agree.
-pub fn ask(fabric: &Fabric) {
+/// Computes everything of a fabric that can be computed, and checks that the results agree.
+pub fn exercise(fabric: &Fabric) {
     if fabric.devices().len() > DEVICES_MAX || fabric.gpus().len() > GPUS_MAX {
         return;
     }

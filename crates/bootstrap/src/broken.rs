@@ -14,6 +14,8 @@ pub(super) enum Broken {
     Late,
     /// The peer's host refuses the connection: no process listens there.
     Refused,
+    /// No address of the peer answers, and why.
+    Unreachable(String),
     /// The peer does not belong to this job.
     Stranger(Refusal),
     /// Another rank of this job answered.
@@ -40,7 +42,7 @@ impl Broken {
             // Anybody on the way may have changed it, so it says nothing about either end.
             Broken::Stranger(refusal) => changed(rank, pid, by, &refusal.to_string()),
             Broken::Forged(what) => changed(rank, pid, by, &what),
-            Broken::Strange(what) => unusable(rank, pid, by, &what),
+            Broken::Unreachable(what) | Broken::Strange(what) => unusable(rank, pid, by, &what),
             Broken::Another => unusable(rank, pid, by, ANOTHER),
         }
     }
@@ -48,7 +50,7 @@ impl Broken {
 
 /// What became of a rank whose connection has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum PeerStatus {
     /// Its process has ended.
     Dead,
     /// It lives, or cannot be reached.

@@ -34,7 +34,7 @@ use super::peer;
 use super::secret::{HANDSHAKE_BYTES, SEALED_BYTES_MAX, Seal, TAG_BYTES, Token, random_bytes};
 
 /// The version of the frames, of what they say, and of the order in which they are sent.
-pub(super) const VERSION: u32 = 6;
+pub(super) const VERSION: u32 = 7;
 
 const MAGIC: [u8; 8] = *b"weftlink";
 const GREETING_BYTES: usize = 12;

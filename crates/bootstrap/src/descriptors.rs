@@ -9,18 +9,18 @@ use weftlink_shm::poll_hook;
 use super::broken::Broken;
 use super::channel::Channel;
 use super::deadline::Deadline;
-use super::endpoint::Endpoint;
 use super::error::BootstrapError;
 use super::group::Group;
+use super::in_process::duplicate;
 use super::message::{Introduction, Message};
-use super::room::duplicate;
+use super::monitor::Monitor;
 use super::wires::{Peer, accept, dial};
 
 /// Gives this rank's descriptor to every rank of its host, and takes theirs, by rank; nothing of ranks on other hosts. `turn` is
 /// the same on all ranks and never comes again.
 pub(super) fn pass(
     group: &Group,
-    endpoint: &Endpoint,
+    monitor: &Monitor,
     turn: u32,
     own: BorrowedFd<'_>,
     purpose: &str,
@@ -49,14 +49,14 @@ pub(super) fn pass(
     // First to those that need not do anything for it: a rank that connects is accepted by the monitor thread of the other.
     let mut channels: Vec<(u32, Channel)> = Vec::new();
     for &rank in peers.iter().filter(|rank| **rank > group.rank) {
-        let peer = Peer { group, endpoint, rank, purpose };
+        let peer = Peer { group, monitor, rank, purpose };
         let channel =
             dial(&peer, &Introduction::Descriptor { group: group.id, from: group.rank, turn }, deadline)?;
         channel.send(&message, Some(own), deadline).map_err(|broken| failed(rank, broken))?;
         channels.push((rank, channel));
     }
     for &rank in peers.iter().filter(|rank| **rank < group.rank) {
-        let peer = Peer { group, endpoint, rank, purpose };
+        let peer = Peer { group, monitor, rank, purpose };
         let channel =
             accept(&peer, &Introduction::Descriptor { group: group.id, from: rank, turn }, deadline)?;
         channel.send(&message, Some(own), deadline).map_err(|broken| failed(rank, broken))?;

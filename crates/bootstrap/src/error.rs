@@ -168,6 +168,15 @@ pub enum BootstrapError {
         /// How many ranks the group had.
         size: usize,
     },
+    /// The other ranks regrouped without this one: it regrouped too late, or could not be reached. Restart the job to include it.
+    #[error(
+        "the other ranks continued without rank {rank}: it called shrink() too late, or they could not reach it. Restart the job to \
+         include it"
+    )]
+    Excluded {
+        /// The rank that has this error.
+        rank: usize,
+    },
     /// A rank failed elsewhere, and will not come: look there.
     #[error("rank {rank} has given up: {cause}")]
     GaveUp {
@@ -220,6 +229,7 @@ impl BootstrapError {
                 vec![Blame::of(*rank, Unreachable, host, *pid), Blame::of(*by, Unreachable, "", 0)]
             }
             Self::Minority { others, .. } => Blame::all(others, Unreachable),
+            Self::Excluded { rank } => Blame::all(&[*rank], Late),
             Self::GaveUp { rank, blamed, .. } if blamed.is_empty() => Blame::all(&[*rank], Failed),
             Self::Late { blamed, .. } | Self::GaveUp { blamed, .. } | Self::Poisoned { blamed, .. } => {
                 blamed.clone()

@@ -28,20 +28,20 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 /// A connection of this process alone.
 #[derive(Debug)]
 pub struct Kept {
-    _noted: Noted,
+    _noted: ForkGuard,
     socket: OwnedFd,
 }
 
 /// That a socket is of this process alone. To be dropped before the socket is.
 #[derive(Debug)]
-pub(super) struct Noted {
+pub(super) struct ForkGuard {
     place: Option<usize>,
 }
 
 impl Kept {
     /// Keeps a socket in this process only.
     pub fn new(socket: OwnedFd) -> Kept {
-        Kept { _noted: Noted::new(&socket), socket }
+        Kept { _noted: ForkGuard::new(&socket), socket }
     }
 }
 
@@ -61,18 +61,18 @@ pub fn generation() -> u32 {
     FORKS.load(Ordering::Relaxed)
 }
 
-impl Noted {
-    pub(super) fn new(socket: &impl AsFd) -> Noted {
+impl ForkGuard {
+    pub(super) fn new(socket: &impl AsFd) -> ForkGuard {
         watch_forks();
         let number = socket.as_fd().as_raw_fd();
         let is_taken = |place: &AtomicI32| {
             place.compare_exchange(FREE, number, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         };
-        Noted { place: TABLE.iter().position(is_taken) }
+        ForkGuard { place: TABLE.iter().position(is_taken) }
     }
 }
 
-impl Drop for Noted {
+impl Drop for ForkGuard {
     fn drop(&mut self) {
         if let Some(place) = self.place {
             TABLE[place].store(FREE, Ordering::Relaxed);

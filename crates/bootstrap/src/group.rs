@@ -1,31 +1,24 @@
-//! One rank's place in a group of processes: its neighbours in a tree, what they said, and what everybody knows.
+//! One rank's view of a group of processes: its neighbours in a tree, the messages that they sent, and what all ranks know.
 //!
-//! Two threads meet here. The rank's own asks and waits ([`Group::sweep`]). The steward's (`endpoint.rs`) brings in what
-//! neighbours say and notices when they are gone. What that means is decided by a state machine, [`weftlink_membership::Group`]:
-//! this is its driver. Probes and connections that the machine asks for take time, so they are left to the steward.
-//!
-//! A *sweep* goes up the tree with what each rank wants and says, and down with what all said. So it is a barrier, and
-//! whoever wants something else than its children is found out on the way.
+//! Two threads use it. The rank's own thread exchanges bytes and waits (`sweep.rs`). The monitor thread (`monitor.rs`) brings in
+//! messages from neighbours and notices when they are gone. A state machine, [`weftlink_membership::Group`], decides what that
+//! means; this is its driver. Probes and connections that the machine asks for take time, so the monitor thread carries them out.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use weftlink_membership::durations::{
-    DRAIN as DRAIN_LIMIT, INQUIRY_RESULT as FINDING_LIMIT, POLL as TICK, VERDICT as VERDICT_LIMIT, WARN_AFTER,
-};
-use weftlink_membership::{Action, Input, tree};
+use weftlink_membership::durations::{DEPARTURE, DRAIN as DRAIN_LIMIT, POLL, WARN_AFTER};
+use weftlink_membership::{Action, Input};
 use weftlink_shm::poll_hook;
 
-use super::broken::Broken;
 use super::channel::{Channel, Received};
 use super::deadline::Deadline;
-use super::error::{Ask, BootstrapError};
+use super::error::BootstrapError;
 use super::message::{Event, Member, Message};
-use super::waits::Watch;
-use crate::reason::Reason;
+use super::reason::{Reason, failed_event};
 
 /// A connection to a neighbour.
 #[derive(Debug)]
@@ -37,9 +30,6 @@ pub(super) struct Link {
     pub(super) is_local: bool,
     pub(super) has_ended: AtomicBool,
 }
-
-/// What ranks say, in any order.
-type Said = Vec<(u32, Vec<u8>)>;
 
 /// What is done with news as soon as it comes, on the steward's thread, and what this rank has to say to it.
 pub type Alarm = Box<dyn Fn(&Event) -> Option<Event> + Send>;
@@ -57,19 +47,21 @@ pub(super) struct Group {
     changed: Condvar,
     alarm: Mutex<Option<Alarm>>,
     /// Held while something is taken in and told on: what a rank says last must not overtake what it heard before.
-    pub(super) telling: Mutex<()>,
+    pub(super) driving: Mutex<()>,
 }
 
 pub(super) struct State {
     /// Decides what everything means.
     pub(super) core: weftlink_membership::Group<BootstrapError>,
     /// What it wants done that takes time.
-    chores: Vec<Action<BootstrapError>>,
-    inbox: BTreeMap<u32, VecDeque<Received>>,
+    pending_actions: Vec<Action<BootstrapError>>,
+    pub(super) inbox: BTreeMap<u32, VecDeque<Received>>,
     /// Whom a child waits for, and in which sweep.
-    waiting: BTreeMap<u32, (u32, Vec<u32>)>,
+    pub(super) waiting: BTreeMap<u32, (u32, Vec<u32>)>,
     warn_after: Option<Duration>,
     pub(super) elder: Option<(Weak<Group>, Vec<u32>)>,
+    /// This rank has left, and the others know, or need not.
+    has_departed: bool,
 }
 
 impl Group {
@@ -77,11 +69,12 @@ impl Group {
         let above = parent.as_ref().map(|link| link.rank);
         let state = State {
             core: weftlink_membership::Group::new(rank, above, children.iter().map(|link| link.rank)),
-            chores: Vec::new(),
+            pending_actions: Vec::new(),
             inbox: BTreeMap::new(),
             waiting: BTreeMap::new(),
             warn_after: None,
             elder: None,
+            has_departed: false,
         };
         Arc::new(Group {
             id,
@@ -93,7 +86,7 @@ impl Group {
             state: Mutex::new(state),
             changed: Condvar::new(),
             alarm: Mutex::new(None),
-            telling: Mutex::new(()),
+            driving: Mutex::new(()),
         })
     }
 
@@ -166,7 +159,7 @@ impl Group {
         self.verdict_of(&self.state())
     }
 
-    fn verdict_of(&self, state: &State) -> Option<BootstrapError> {
+    pub(super) fn verdict_of(&self, state: &State) -> Option<BootstrapError> {
         match state.core.cause()? {
             Event::Died { rank } => Some(self.died(*rank)),
             Event::Lost { rank, by, what } => Some(self.lost(*rank, *by, what.clone())),
@@ -179,6 +172,7 @@ impl Group {
     pub(super) fn hear(&self, from: &Link, (message, descriptor): Received) {
         match message {
             Message::Event(event) => return self.drive(Input::Heard { from: from.rank, event }),
+            Message::DepartureHeard => return self.drive(Input::Confirmed(from.rank)),
             Message::Waiting { number, ranks } => {
                 self.state().waiting.insert(from.rank, (number, ranks));
             }
@@ -194,28 +188,31 @@ impl Group {
 
     /// Gives the state machine what happened, and does what it says.
     pub(super) fn drive(&self, input: Input<BootstrapError>) {
-        let _telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
-        self.drive_told(input);
+        let _telling = self.driving.lock().unwrap_or_else(PoisonError::into_inner);
+        self.drive_locked(input);
     }
 
-    fn drive_told(&self, input: Input<BootstrapError>) {
+    fn drive_locked(&self, input: Input<BootstrapError>) {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
             let links = self.links();
             let mut delivered = Vec::new();
             let mut state = self.state();
             for action in state.core.handle(input, Instant::now()) {
+                let send = |to: u32, message: Message| {
+                    let is_it =
+                        |link: &&Arc<Link>| link.rank == to && !link.has_ended.load(Ordering::Relaxed);
+                    if let Some(link) = links.iter().rev().find(is_it) {
+                        let _ = link.channel.post(&message);
+                    }
+                };
                 match action {
                     // The state stays locked while events are sent: a caller that sees the failure may exit the process at once.
-                    Action::Send { to, event } => {
-                        let is_it =
-                            |link: &&Arc<Link>| link.rank == to && !link.has_ended.load(Ordering::Relaxed);
-                        if let Some(link) = links.iter().rev().find(is_it) {
-                            let _ = link.channel.post(&Message::Event(event));
-                        }
-                    }
+                    Action::Send { to, event } => send(to, Message::Event(event)),
+                    Action::Confirm(to) => send(to, Message::DepartureHeard),
+                    Action::Departed { .. } => state.has_departed = true,
                     Action::Deliver(event) => delivered.push(event),
-                    chore => state.chores.push(chore),
+                    action => state.pending_actions.push(action),
                 }
             }
             drop(state);
@@ -230,14 +227,14 @@ impl Group {
     /// Takes up a link to a rank, unless this one has left. Either way the other hears all that matters.
     pub(super) fn adopt(&self, link: &Arc<Link>, greeting: Option<&Message>) -> bool {
         // Under this lock, no event falls between those that are sent again and those that follow over the new link.
-        let _telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
+        let _telling = self.driving.lock().unwrap_or_else(PoisonError::into_inner);
         if greeting.is_some_and(|greeting| link.channel.post(greeting).is_err()) {
             return false;
         }
         let later = || self.later.lock().unwrap_or_else(PoisonError::into_inner);
         later().retain(|other| other.rank != link.rank);
         later().push(Arc::clone(link));
-        self.drive_told(Input::Connected(link.rank));
+        self.drive_locked(Input::Connected(link.rank));
         let is_in = self.state().core.neighbours().contains(&link.rank);
         if !is_in {
             later().retain(|other| !Arc::ptr_eq(other, link));
@@ -246,12 +243,30 @@ impl Group {
     }
 
     /// What the state machine wants done that takes time.
-    pub(super) fn take_chores(&self) -> Vec<Action<BootstrapError>> {
-        std::mem::take(&mut self.state().chores)
+    pub(super) fn take_actions(&self) -> Vec<Action<BootstrapError>> {
+        std::mem::take(&mut self.state().pending_actions)
     }
 
-    /// Waits a moment until neighbours have been told everything.
-    pub(super) fn drain(&self) {
+    /// Leaves the group: announces it and waits until the ranks that stay know, [`DEPARTURE`] at most. `wake` has the monitor
+    /// thread carry out what that takes.
+    pub(super) fn leave(&self, calls: u32, wake: impl Fn()) {
+        self.drive(Input::Leave { calls });
+        wake();
+        let deadline = Deadline::new(DEPARTURE);
+        let mut state = self.state();
+        // This runs while a communicator is dropped, so it does not call the poll hook.
+        while !state.has_departed
+            && let Some(left) = deadline.left()
+        {
+            let waited = self.changed.wait_timeout(state, left.min(POLL));
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        drop(state);
+        self.drain();
+    }
+
+    /// Waits until what was sent to neighbours is written, [`DRAIN_LIMIT`] at most.
+    fn drain(&self) {
         let deadline = Deadline::new(DRAIN_LIMIT);
         for link in self.links().iter().filter(|link| !link.has_ended.load(Ordering::Relaxed)) {
             let _ = link.channel.drain(deadline);
@@ -268,7 +283,7 @@ impl Group {
     /// The same for an error outside of calls.
     pub(super) fn fail_for(&self, error: &BootstrapError) {
         if self.verdict().is_none() {
-            self.learn(super::gives_up(self.rank, error));
+            self.learn(failed_event(self.rank, error));
         }
     }
 
@@ -281,243 +296,13 @@ impl Group {
         self.verdict_of(&state)
     }
 
-    /// All ranks say something and hear what all said, by rank. With `hand_out`, all ranks of a host get the descriptor that
-    /// the first of them makes.
-    pub(super) fn sweep(
-        &self,
-        number: u32,
-        ask: &Ask,
-        mine: Vec<u8>,
-        deadline: Deadline,
-        hand_out: Option<HandOut<'_>>,
-    ) -> Result<Vec<Vec<u8>>, BootstrapError> {
-        let mut said = vec![(self.rank, mine)];
-        self.gather(number, ask, &mut said, deadline)?;
-        let mut descriptor = None;
-        if let Some(parent) = &self.parent {
-            let up = Message::Up { number, ask: ask.clone(), said };
-            self.say(parent, &up, None, ask, deadline)?;
-            (said, descriptor) = self.await_verdict(number, parent, ask, deadline)?;
-        }
-        let made = match (hand_out, descriptor) {
-            (Some(HandOut { make, .. }), None) => Some(make()?),
-            (Some(HandOut { take, .. }), Some(descriptor)) => {
-                take(&descriptor)?;
-                Some(descriptor)
-            }
-            (None, _) => None,
-        };
-        let down = Message::Down { number, said };
-        for child in &self.children {
-            let made = made.as_ref().filter(|_| child.is_local);
-            self.say(child, &down, made, ask, deadline)?;
-        }
-        let Message::Down { mut said, .. } = down else { unreachable!("made above") };
-        said.sort_unstable_by_key(|(rank, _)| *rank);
-        Ok(said.into_iter().map(|(_, said)| said).collect())
-    }
-
-    /// Takes what all children say.
-    fn gather(
-        &self,
-        number: u32,
-        ask: &Ask,
-        said: &mut Said,
-        deadline: Deadline,
-    ) -> Result<(), BootstrapError> {
-        let mut reported = Vec::new();
-        let mut watch = Watch::new(self, &ask.purpose);
-        let mut state = self.state();
-        loop {
-            let silent: Vec<u32> =
-                self.children.iter().map(|child| child.rank).filter(|rank| !state.has(*rank)).collect();
-            if silent.is_empty() {
-                break;
-            }
-            let missing = state.missing(number, &silent);
-            let late = || Err(self.missing(&missing, ask, deadline));
-            let over = state.check(self, &silent, ask);
-            if let Err(error) = over.and_then(|()| deadline.left().map_or_else(late, |_| Ok(()))) {
-                drop(state);
-                watch.note(&missing);
-                return Err(error);
-            }
-            if deadline.waited() >= TICK && missing != reported {
-                reported.clone_from(&missing);
-                if let Some(parent) = &self.parent {
-                    let waiting = Message::Waiting { number, ranks: reported.clone() };
-                    drop(state);
-                    let _ = parent.channel.post(&waiting);
-                    state = self.state();
-                    continue;
-                }
-            }
-            if watch.is_due() {
-                drop(state);
-                watch.look(&missing);
-                state = self.state();
-                continue;
-            }
-            state = self.wait(state, deadline);
-        }
-        let heard: Vec<Received> =
-            self.children.iter().filter_map(|child| state.inbox.get_mut(&child.rank)?.pop_front()).collect();
-        drop(state);
-        watch.over();
-        for (child, (message, _)) in self.children.iter().zip(heard) {
-            match message {
-                Message::Up { number: theirs, ask: other, said: more } if theirs == number => {
-                    let differs = other.purpose != ask.purpose || child.is_local && other.bytes != ask.bytes;
-                    let differs = differs && !mutant!("asks-not-compared");
-                    if differs {
-                        return Err(BootstrapError::Mismatch { one: ask.clone(), other });
-                    }
-                    said.extend(more);
-                }
-                other => return Err(other.unexpected(child.rank as usize)),
-            }
-        }
-        Ok(())
-    }
-
-    fn await_verdict(
-        &self,
-        number: u32,
-        parent: &Link,
-        ask: &Ask,
-        deadline: Deadline,
-    ) -> Result<(Said, Option<OwnedFd>), BootstrapError> {
-        let late = deadline.later(VERDICT_LIMIT * (1 + self.generation()));
-        let mut watch = Watch::new(self, &ask.purpose);
-        let mut state = self.state();
-        loop {
-            if let Some((message, descriptor)) =
-                state.inbox.get_mut(&parent.rank).and_then(VecDeque::pop_front)
-            {
-                drop(state);
-                watch.over();
-                return match message {
-                    Message::Down { number: theirs, said } if theirs == number => Ok((said, descriptor)),
-                    other => Err(other.unexpected(parent.rank as usize)),
-                };
-            }
-            let too_late = || {
-                let (rank, limit) = (parent.rank as usize, deadline.limit());
-                let (pid, purpose) = (self.pid(parent.rank), ask.purpose.clone());
-                Err(BootstrapError::NoAnswer { rank, pid, purpose, limit })
-            };
-            let over = state.check(self, &[parent.rank], ask);
-            if let Err(error) = over.and_then(|()| late.left().map_or_else(too_late, |_| Ok(()))) {
-                drop(state);
-                watch.note(&[parent.rank]);
-                return Err(error);
-            }
-            if watch.is_due() {
-                drop(state);
-                watch.look(&[parent.rank]);
-                state = self.state();
-                continue;
-            }
-            state = self.wait(state, late);
-        }
-    }
-
-    /// Takes the first message of a parent, which tells who is who.
-    pub(super) fn await_members(&self, ask: &Ask, deadline: Deadline) -> Result<Vec<Member>, BootstrapError> {
-        let Some(parent) = &self.parent else { return Ok(Vec::new()) };
-        let mut watch = Watch::new(self, &ask.purpose);
-        let mut state = self.state();
-        loop {
-            if let Some((message, _)) = state.inbox.get_mut(&parent.rank).and_then(VecDeque::pop_front) {
-                drop(state);
-                watch.over();
-                return match message {
-                    Message::Members(members) => Ok(members),
-                    other => Err(other.unexpected(parent.rank as usize)),
-                };
-            }
-            state.check(self, &[parent.rank], ask)?;
-            if deadline.left().is_none() {
-                drop(state);
-                return Err(self.missing(&[parent.rank], ask, deadline));
-            }
-            if watch.is_due() {
-                drop(state);
-                watch.look(&[parent.rank]);
-                state = self.state();
-                continue;
-            }
-            state = self.wait(state, deadline);
-        }
-    }
-
-    /// Tells children who is who.
-    pub(super) fn tell_members(
-        &self,
-        members: &[Member],
-        ask: &Ask,
-        deadline: Deadline,
-    ) -> Result<(), BootstrapError> {
-        let message = Message::Members(members.to_vec());
-        self.children.iter().try_for_each(|child| self.say(child, &message, None, ask, deadline))
-    }
-
-    fn say(
-        &self,
-        link: &Link,
-        message: &Message,
-        descriptor: Option<&OwnedFd>,
-        ask: &Ask,
-        deadline: Deadline,
-    ) -> Result<(), BootstrapError> {
-        let late = deadline.later(VERDICT_LIMIT);
-        let queued = link.channel.queue(message, descriptor.map(AsFd::as_fd));
-        let written = queued.and_then(|ticket| {
-            loop {
-                match link.channel.await_written(ticket, late.or_within(TICK)) {
-                    // A neighbour that does not read is waited for only as long as the group has not failed.
-                    Err(Broken::Late) if late.left().is_some() && self.verdict().is_none() => {}
-                    written => break written,
-                }
-            }
-        });
-        written.map_err(|broken| {
-            // Why it is gone is found out soon, if it is not known already.
-            self.found_out(link.rank, ask).unwrap_or_else(|| match broken {
-                Broken::Ended => self.died(link.rank),
-                broken => {
-                    let (peer, by) = ((link.rank as usize, self.pid(link.rank)), self.rank as usize);
-                    broken.of(peer, by, &ask.purpose, deadline)
-                }
-            })
-        })
-    }
-
-    /// What became of a rank that cannot be told anything, as the steward finds out.
-    fn found_out(&self, rank: u32, ask: &Ask) -> Option<BootstrapError> {
-        let patience = Deadline::new(FINDING_LIMIT);
-        let mut state = self.state();
-        loop {
-            if let Err(error) = state.check(self, &[rank], ask) {
-                return Some(error);
-            }
-            patience.left()?;
-            state = self.wait(state, patience);
-        }
-    }
-
-    fn missing(&self, ranks: &[u32], ask: &Ask, deadline: Deadline) -> BootstrapError {
-        let ranks = ranks.iter().map(|&rank| rank as usize).collect();
-        BootstrapError::Missing { ranks, purpose: ask.purpose.clone(), limit: deadline.limit() }
-    }
-
-    fn died(&self, rank: u32) -> BootstrapError {
+    pub(super) fn died(&self, rank: u32) -> BootstrapError {
         let host = self.members.get().and_then(|members| members.get(rank as usize));
         let host = host.map_or(String::new(), |member| member.contact.host.to_string());
         BootstrapError::Died { rank: rank as usize, host, pid: self.pid(rank) }
     }
 
-    fn lost(&self, rank: u32, by: u32, what: String) -> BootstrapError {
+    pub(super) fn lost(&self, rank: u32, by: u32, what: String) -> BootstrapError {
         let host = self.members.get().and_then(|members| members.get(rank as usize));
         let host = host.map_or(String::new(), |member| member.contact.host.to_string());
         BootstrapError::Lost { rank: rank as usize, host, pid: self.pid(rank), by: by as usize, what }
@@ -531,15 +316,6 @@ impl Group {
             .map_or(0, |member| member.contact.pid)
     }
 
-    /// How many ranks are between this one and the root, at most.
-    fn generation(&self) -> u32 {
-        let Some(members) = self.members.get() else { return u32::BITS - self.rank.leading_zeros() };
-        let hosts: Vec<u32> = members.iter().map(|member| member.host).collect();
-        let parents = tree::parents(&hosts);
-        let above = |rank: &u32| parents.get(*rank as usize).copied().flatten();
-        std::iter::successors(Some(self.rank), above).count() as u32 - 1
-    }
-
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -551,54 +327,10 @@ impl Group {
         state: MutexGuard<'a, State>,
         deadline: Deadline,
     ) -> MutexGuard<'a, State> {
-        let time = deadline.left().unwrap_or_default().min(TICK);
+        let time = deadline.left().unwrap_or_default().min(POLL);
         drop(self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner));
         poll_hook::poll();
         self.state()
-    }
-}
-
-/// How ranks of a host come to have the same descriptor.
-pub(super) struct HandOut<'a> {
-    /// For the first of them.
-    pub(super) make: &'a mut dyn FnMut() -> Result<OwnedFd, BootstrapError>,
-    /// For the others.
-    pub(super) take: &'a mut dyn FnMut(&OwnedFd) -> Result<(), BootstrapError>,
-}
-
-impl State {
-    fn has(&self, rank: u32) -> bool {
-        self.inbox.get(&rank).is_some_and(|inbox| !inbox.is_empty())
-    }
-
-    /// Whom a rank waits for that waits for these: them, or whom they said that they wait for.
-    fn missing(&self, number: u32, silent: &[u32]) -> Vec<u32> {
-        let of = |rank: &u32| match self.waiting.get(rank) {
-            Some((theirs, ranks))
-                if *theirs == number && !ranks.is_empty() && !mutant!("parent-blames-its-child") =>
-            {
-                ranks.clone()
-            }
-            _ => vec![*rank],
-        };
-        let mut missing: Vec<u32> = silent.iter().flat_map(of).collect();
-        missing.sort_unstable();
-        missing.dedup();
-        missing
-    }
-
-    /// Whether there is any point in waiting for these.
-    fn check(&self, group: &Group, awaited: &[u32], ask: &Ask) -> Result<(), BootstrapError> {
-        if let Some(verdict) = group.verdict_of(self) {
-            return Err(verdict);
-        }
-        match awaited.iter().find(|rank| self.core.left().contains(rank)) {
-            Some(&rank) => {
-                let (pid, purpose) = (group.pid(rank), ask.purpose.clone());
-                Err(BootstrapError::Left { rank: rank as usize, pid, purpose })
-            }
-            None => Ok(()),
-        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
+use weftlink_membership::regroup;
 
 use super::error::{Ask, BootstrapError, Refusal};
 use super::host::Host;
@@ -24,15 +25,17 @@ pub(super) enum Message {
     /// These have not come yet.
     Waiting { number: u32, ranks: Vec<u32> },
     /// From rank 0, when all have come: where your place is.
-    Seat(Box<Seat>),
+    Slot(Box<Slot>),
     /// From a parent, once: who is who.
     Members(Vec<Member>),
     /// To a parent: what all below want and say.
     Up { number: u32, ask: Ask, said: Vec<(u32, Vec<u8>)> },
     /// From a parent: what all say.
     Down { number: u32, said: Vec<(u32, Vec<u8>)> },
-    /// To those who are left of a group: a new one, your rank there, and the old ranks of all.
-    Together { group: u64, rank: u32, ranks: Vec<u32> },
+    /// Between a leader and its followers that regroup.
+    Regroup(regroup::Message),
+    /// To a neighbour that leaves: this rank has heard of it, and has passed it on.
+    DepartureHeard,
     /// Comes with a descriptor for the other end.
     Descriptor { turn: u32 },
     /// What everybody should know. Told on to everybody who did not know it.
@@ -52,8 +55,8 @@ pub(super) enum Introduction {
     Wire { group: u64, from: u32, stream: u32 },
     /// To give this rank a descriptor, and take one.
     Descriptor { group: u64, from: u32, turn: u32 },
-    /// To go on with what is left of a group; who is known to be dead.
-    Survivor { group: u64, from: u32, dead: Vec<u32> },
+    /// To regroup. `lineage` is the number of the first group.
+    Regroup { lineage: u64, hello: regroup::Hello },
     /// To see whether anybody is there.
     Probe,
 }
@@ -79,9 +82,16 @@ pub(super) struct Contact {
     pub(super) addresses: Vec<SocketAddr>,
 }
 
+impl Contact {
+    /// The error that this process, which is a rank of a group, has died.
+    pub(super) fn died(&self, rank: u32) -> BootstrapError {
+        BootstrapError::Died { rank: rank as usize, host: self.host.to_string(), pid: self.pid }
+    }
+}
+
 /// A rank's place in the tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Seat {
+pub(super) struct Slot {
     pub(super) group: u64,
     /// Whom to go to; nothing if that is rank 0 and this very channel will do.
     pub(super) parent: Option<(u32, Contact)>,

@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use weftlink_shm::wait::{AbortCode, Waiter};
 
 use crate::error::BootstrapError;
+use crate::message::Event;
 
 /// Why a rank gave up, as others read it.
 #[derive(Clone, Copy)]
@@ -59,7 +60,7 @@ impl Reason {
             E::Minority { others, .. } => (others.first().map_or(rank, |other| *other as u32), Reason::Lost),
             E::Died { rank, .. } => (*rank as u32, Reason::Died),
             E::GaveUp { rank, .. } => (*rank as u32, Reason::GaveUp),
-            E::Left { .. } => (rank, Reason::Left),
+            E::Left { .. } | E::Excluded { .. } => (rank, Reason::Left),
             E::Mismatch { .. } => (rank, Reason::Mismatch),
             E::Memory { .. } => (rank, Reason::Memory),
             E::Protocol { .. } => (rank, Reason::Protocol),
@@ -103,6 +104,20 @@ impl Reason {
             code if code == Reason::System as u32 => "the system refused it a thread or a descriptor",
             _ => "a deadline passed",
         }
+    }
+}
+
+/// The event of a rank that gives its group up because of an error.
+pub(super) fn failed_event(rank: u32, error: &BootstrapError) -> Event {
+    let code = Reason::of(error, rank);
+    Event::Failed { rank, reason: code.reason.get(), culprit: code.rank, error: error.clone() }
+}
+
+/// The error that an event carries.
+pub(super) fn error_in(event: Event) -> BootstrapError {
+    match event {
+        Event::Failed { error, .. } => error,
+        other => BootstrapError::Protocol { rank: 0, what: format!("it said {other:?}") },
     }
 }
 

@@ -8,13 +8,13 @@ use weftlink_membership::durations::{INQUIRY, INQUIRY_RETRY, REPARENT};
 use weftlink_membership::{Action, Input, Probe};
 use weftlink_shm::limits::STACK_BYTES;
 
-use super::broken::{Broken, Fate};
+use super::broken::{Broken, PeerStatus};
 use super::channel::Channel;
 use super::deadline::Deadline;
-use super::endpoint::{Inner, link};
 use super::error::BootstrapError;
 use super::group::Group;
 use super::message::{Contact, Introduction, Message};
+use super::monitor::{Inner, link};
 
 /// Probes and connections that are under way at once, for one group.
 const THREADS_MAX: usize = 16;
@@ -27,22 +27,22 @@ impl Group {
 
 impl Inner {
     /// Does what a group's state machine wants done, on a few threads.
-    pub(super) fn do_chores(self: &Arc<Self>, group: &Arc<Group>) {
+    pub(super) fn carry_out(self: &Arc<Self>, group: &Arc<Group>) {
         // What cannot be done for want of a thread may lead to more; each rank is tried once.
         loop {
-            let is_chore = |chore: &Action<_>| matches!(chore, Action::Probe(_) | Action::Reparent(_));
-            let chores: Vec<_> = group.take_chores().into_iter().filter(is_chore).collect();
-            if chores.is_empty() {
+            let takes_time = |action: &Action<_>| matches!(action, Action::Probe(_) | Action::Reparent(_));
+            let pending_actions: Vec<_> = group.take_actions().into_iter().filter(takes_time).collect();
+            if pending_actions.is_empty() {
                 return;
             }
-            for share in chores.chunks(chores.len().div_ceil(THREADS_MAX)) {
+            for share in pending_actions.chunks(pending_actions.len().div_ceil(THREADS_MAX)) {
                 let (inner, its_group, its_share) = (Arc::clone(self), Arc::downgrade(group), share.to_vec());
                 let helper =
                     std::thread::Builder::new().name("weft-helper".to_owned()).stack_size(STACK_BYTES);
                 let started = helper.spawn(move || {
-                    for chore in its_share {
+                    for action in its_share {
                         let Some(group) = its_group.upgrade() else { return };
-                        let result = match chore {
+                        let result = match action {
                             Action::Probe(rank) => Some(Input::Probed(rank, inner.probe(&group, rank))),
                             Action::Reparent(rank) => inner.reparent(&group, rank),
                             _ => None,
@@ -52,8 +52,8 @@ impl Inner {
                     }
                 });
                 if started.is_err() {
-                    for chore in share {
-                        group.drive(match chore {
+                    for action in share {
+                        group.drive(match action {
                             Action::Reparent(rank) => {
                                 Input::NotReparented { rank: *rank, why: Probe::Silent, left_after: None }
                             }
@@ -84,16 +84,16 @@ impl Inner {
 
     /// What became of a rank whose connection has ended. A process that ends closes what it has one after the other, so it is
     /// asked again for a while.
-    pub(super) fn inquire(&self, contact: &Contact) -> Fate {
+    pub(super) fn inquire(&self, contact: &Contact) -> PeerStatus {
         let deadline = Deadline::new(INQUIRY);
         while deadline.left().is_some() {
             match self.dial(contact, &Introduction::Probe, deadline) {
-                Err(Broken::Refused) => return Fate::Dead,
-                Ok(_) | Err(Broken::Late) => return Fate::Lost,
+                Err(Broken::Refused) => return PeerStatus::Dead,
+                Ok(_) | Err(Broken::Late) => return PeerStatus::Lost,
                 Err(_) => std::thread::sleep(INQUIRY_RETRY),
             }
         }
-        Fate::Lost
+        PeerStatus::Lost
     }
 
     /// Links this rank to another, since the one above it has left. Returns why not, if it is not.
@@ -124,7 +124,8 @@ impl Inner {
 
     /// Takes in a rank whose parent has left.
     pub(super) fn take_in(self: &Arc<Self>, group: &Arc<Group>, from: u32, channel: Channel) {
-        if group.members.get().is_none_or(|members| from as usize >= members.len()) {
+        // It may have given up while this process was stopped.
+        if channel.has_ended() || group.members.get().is_none_or(|members| from as usize >= members.len()) {
             return;
         }
         let link = link(from, channel);

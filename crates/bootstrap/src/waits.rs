@@ -17,7 +17,7 @@ use weftlink_membership::durations::{ASK_AHEAD, NOTE_AFTER};
 use super::deadline::Deadline;
 use super::error::person;
 use super::group::Group;
-use super::room::Room;
+use super::in_process::InProcessGroup;
 
 impl Group {
     /// Notes whom this rank waits for; nobody if it no longer does.
@@ -26,7 +26,7 @@ impl Group {
     }
 
     /// Says whom this rank waits for, so that all others do.
-    pub(super) fn tell_waits(&self) {
+    pub(super) fn announce_waits(&self) {
         let news = self.state().core.announce_waits(Instant::now());
         self.learn(news);
     }
@@ -39,7 +39,7 @@ impl Group {
     /// The same, asked of all others, who have so much time to answer.
     pub(super) fn ask_for_roots(&self, other: Option<u32>, patience: Deadline) -> Vec<u32> {
         let asked = Instant::now();
-        self.tell_waits();
+        self.announce_waits();
         loop {
             let roots = self.roots(other, asked);
             if roots.silent.is_empty() || patience.left().is_none() {
@@ -121,7 +121,7 @@ impl<'a> Watch<'a> {
             (self.next, self.asked) = (waited + group.warn_after(), None);
         } else if waited + ASK_AHEAD.min(self.next / 2) >= self.next && self.asked.is_none() {
             self.asked = Some(Instant::now());
-            group.tell_waits();
+            group.announce_waits();
         }
     }
 
@@ -151,7 +151,7 @@ pub struct Chain(pub(super) Kind);
 
 pub(super) enum Kind {
     Tree(Weak<Group>),
-    Room(Weak<Room>, u32),
+    InProcess(Weak<InProcessGroup>, u32),
 }
 
 impl Chain {
@@ -161,8 +161,8 @@ impl Chain {
             Kind::Tree(group) => {
                 group.upgrade().into_iter().for_each(|group| group.waits_for(whom.as_slice()))
             }
-            Kind::Room(room, rank) => {
-                room.upgrade().into_iter().for_each(|room| room.waits_for(*rank, whom.as_slice()));
+            Kind::InProcess(local, rank) => {
+                local.upgrade().into_iter().for_each(|local| local.waits_for(*rank, whom.as_slice()));
             }
         }
     }
@@ -172,7 +172,7 @@ impl Chain {
         if let Kind::Tree(group) = &self.0
             && let Some(group) = group.upgrade()
         {
-            group.tell_waits();
+            group.announce_waits();
         }
     }
 
@@ -180,7 +180,9 @@ impl Chain {
     pub fn roots(&self, asked: Instant) -> Vec<u32> {
         match &self.0 {
             Kind::Tree(group) => group.upgrade().map_or(Vec::new(), |group| group.roots(None, asked).all()),
-            Kind::Room(room, rank) => room.upgrade().map_or(Vec::new(), |room| room.roots(*rank, None)),
+            Kind::InProcess(local, rank) => {
+                local.upgrade().map_or(Vec::new(), |local| local.roots(*rank, None))
+            }
         }
     }
 

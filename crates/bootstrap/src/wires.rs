@@ -5,21 +5,20 @@ use std::time::Duration;
 
 use weftlink_membership::WAS_LOST;
 
-use super::broken::{Broken, Fate};
+use super::broken::{Broken, PeerStatus};
 use super::channel::{Channel, Connection};
 use super::deadline::Deadline;
-use super::endpoint::Endpoint;
 use super::error::BootstrapError;
-use super::found;
 use super::group::Group;
 use super::message::Introduction;
+use super::monitor::Monitor;
 use super::waits::Watch;
 
 /// Opens `streams` connections to each of the peers and puts them into `connections`, a list for each peer. After an error the lists hold
 /// the connections that were opened before it.
 pub(super) fn connect(
     group: &Group,
-    endpoint: &Endpoint,
+    monitor: &Monitor,
     peers: &BTreeSet<u32>,
     streams: u32,
     deadline: Deadline,
@@ -29,7 +28,7 @@ pub(super) fn connect(
     for phase in [true, false] {
         for (place, &peer) in peers.iter().enumerate().filter(|(_, peer)| (**peer > group.rank) == phase) {
             for stream in 0..streams {
-                let peer = Peer { group, endpoint, rank: peer, purpose: PURPOSE };
+                let peer = Peer { group, monitor, rank: peer, purpose: PURPOSE };
                 let channel = match phase {
                     true => dial(
                         &peer,
@@ -52,7 +51,7 @@ pub(super) fn connect(
 /// A rank to connect with.
 pub(super) struct Peer<'a> {
     pub(super) group: &'a Group,
-    pub(super) endpoint: &'a Endpoint,
+    pub(super) monitor: &'a Monitor,
     pub(super) rank: u32,
     /// What for, in errors.
     pub(super) purpose: &'a str,
@@ -64,7 +63,7 @@ pub(super) fn dial(
     introduction: &Introduction,
     deadline: Deadline,
 ) -> Result<Channel, BootstrapError> {
-    let Peer { group, endpoint, rank: peer, purpose } = *peer;
+    let Peer { group, monitor, rank: peer, purpose } = *peer;
     let members = group.members.get().map_or(&[][..], Vec::as_slice);
     let contact = &members[peer as usize].contact;
     let mut tries = 0;
@@ -72,7 +71,7 @@ pub(super) fn dial(
     watch.note(&[peer]);
     loop {
         // One that is stopped is where it was, and says nothing: it is called again and again, and people are told of it.
-        match endpoint.dial(
+        match monitor.dial(
             contact,
             introduction,
             deadline.or_within(group.warn_after().clamp(CALL_MIN, CALL_MAX)),
@@ -86,22 +85,26 @@ pub(super) fn dial(
                 continue;
             }
             // What was damaged on its way comes through another time; who is gone does not come back.
-            Err(Broken::Stranger(_) | Broken::Another | Broken::Strange(_) | Broken::Forged(_))
-                if tries < TRIES_MAX && group.verdict().is_none() =>
-            {
+            Err(
+                Broken::Unreachable(_)
+                | Broken::Stranger(_)
+                | Broken::Another
+                | Broken::Strange(_)
+                | Broken::Forged(_),
+            ) if tries < TRIES_MAX && group.verdict().is_none() => {
                 tries += 1;
             }
             // Who died is told by those who watch over it, and this is a moment sooner.
             Err(Broken::Ended | Broken::Refused) => {
-                let fate = endpoint.inquire(contact);
-                if fate == Fate::Dead || group.verdict().is_some() {
+                let fate = monitor.inquire(contact);
+                if fate == PeerStatus::Dead || group.verdict().is_some() {
                     let gone = || match group.state().core.left().contains(&peer) {
                         true => BootstrapError::Left {
                             rank: peer as usize,
                             pid: contact.pid,
                             purpose: purpose.to_owned(),
                         },
-                        false => found::died(peer, contact),
+                        false => contact.died(peer),
                     };
                     return Err(group.await_failure(Deadline::new(NEWS_LIMIT)).unwrap_or_else(gone));
                 }
@@ -129,7 +132,7 @@ pub(super) fn accept(
     introduction: &Introduction,
     deadline: Deadline,
 ) -> Result<Channel, BootstrapError> {
-    let Peer { group, endpoint, rank: peer, purpose } = *peer;
+    let Peer { group, monitor, rank: peer, purpose } = *peer;
     let wanted = |arrived: &Introduction| (arrived == introduction).then_some(());
     let mut watch = Watch::new(group, purpose);
     watch.note(&[peer]);
@@ -137,7 +140,7 @@ pub(super) fn accept(
         watch.look(&[peer]);
         group.verdict().map_or(Ok(()), Err)
     };
-    match endpoint.expect(deadline, wanted, over)? {
+    match monitor.expect(deadline, wanted, over)? {
         Some(((), channel)) => {
             watch.over();
             Ok(channel)

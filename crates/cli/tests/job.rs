@@ -39,7 +39,7 @@ fn ranks_add_up_over_whatever_is_between_them() {
         let mut command = weft_run("4", "adds");
         let done = command.arg(example("05-job")).envs(settings.iter().copied()).output().unwrap();
         let printed = (text(done.stdout), text(done.stderr));
-        assert_eq!(printed, ("[0] every one of 4 ranks holds 6\n".to_owned(), String::new()), "{settings:?}");
+        assert_eq!(printed, ("[0] each of 4 ranks holds 6\n".to_owned(), String::new()), "{settings:?}");
         assert_eq!(done.status.code(), Some(0), "{settings:?}");
     }
 }
@@ -105,7 +105,7 @@ fn those_who_are_left_shrink_and_go_on() {
         command.args(["run", "-n", "4", "--bind", "none", "--keep-going", "--"]).stdin(Stdio::null());
     let done = command.arg(example("06-shrink")).env("RUST_BACKTRACE", "0").output().unwrap();
     let (printed, told) = (text(done.stdout), text(done.stderr));
-    assert_eq!(printed, "[0] 3 ranks are left, and agree on 3\n", "{told}");
+    assert_eq!(printed, "[0] 3 ranks are left; the sum is 3\n", "{told}");
     assert_eq!(done.status.code(), Some(101), "{told}");
     assert!(told.contains("; 3 of 4 ranks exited with code 0\n"), "{told}");
 }

@@ -216,7 +216,7 @@ fn a_plan_that_was_tampered_with_is_refused() {
     assert_eq!(told["at"], json!({ "rank": 2, "lane": 0, "step": 2, "iterations": [] }));
     assert!(told["fault"].as_str().unwrap().contains("different chunks"), "{told}");
     for (file, text, fault) in [
-        ("no.json", "{", "this is no plan"),
+        ("no.json", "{", "not a plan"),
         ("no.xml", "<algo/>", "algo: the attribute coll is missing"),
         ("none.json", "", "is empty"),
     ] {
@@ -249,14 +249,14 @@ fn misuse_is_told_from_bad_input() {
         ("all-reduce hgx-h100 --sizes 1..18446744073709551615", 2, "is too large; the largest size is 1 PB"),
         ("all-reduce hgx-h100 --sizes 8...9", 2, "`.9` is not a size"),
         ("all-reduce hgx-h100 --sizes 1GiB..8", 2, "is larger than"),
-        ("barrier hgx-h100 --size 8", 2, "--size means nothing to barrier"),
+        ("barrier hgx-h100 --size 8", 2, "--size does not apply to barrier"),
         ("all-reduce \"2x hgx-h100\"", 1, "add NICs to the spec, as in `2x hgx-h100 + 8x ndr`"),
         ("all-reduce \"2x hgx-h100\" --sizes 8..1G", 1, "add NICs to the spec"),
         ("all-reduce \"2x hgx-h100\" --show 0", 1, "add NICs to the spec"),
-        ("barrier hgx-h100 --without one-shot,dissemination", 1, "name fewer after --without"),
+        ("barrier hgx-h100 --without one-shot,dissemination", 1, "--without leaves out every algorithm"),
         ("all-reduce hgx-h100 --sizes 8", 2, "write two sizes with two dots between"),
-        ("all-reduce hgx-h100 --root 1", 2, "--root means nothing to all-reduce"),
-        ("broadcast hgx-h100 --root 8", 2, "has no such root"),
+        ("all-reduce hgx-h100 --root 1", 2, "--root does not apply to all-reduce"),
+        ("broadcast hgx-h100 --root 8", 2, "is impossible on 8 ranks"),
         ("neighbours hgx-h100 --torus 3x3", 2, "3 x 3 is 9 places, but there are 8 ranks"),
         ("send-receive hgx-h100 --messages 0-1", 2, "write pairs of sender and receiver: 0:1,1:0"),
         ("all-reduce hgx-h100 --algorithm hierarchical", 2, "at least 2 islands"),
@@ -283,13 +283,13 @@ fn misuse_is_told_from_bad_input() {
         (
             "all-reduce --algorithm one-shot --emit msccl",
             1,
-            "it waits until rank 1 has entered the call; MSCCL's XML",
+            "it waits until rank 1 has entered the call, which MSCCL's XML",
         ),
         ("all-reduce hgx-h100 --emit msccl", 1, "--algorithm ring can be written"),
         (
             "verify no.json",
             1,
-            "no.json: this is no plan: unknown variant `plan/9`, expected `plan/1` at line 1 column 18\n",
+            "no.json: not a plan: unknown variant `plan/9`, expected `plan/1` at line 1 column 18\n",
         ),
     ] {
         let done = shell(&folder, &format!("weft plan {arguments}"));

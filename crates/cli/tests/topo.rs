@@ -100,12 +100,12 @@ fn misuse_is_told_from_bad_input() {
     let folder = scratch("misuse");
     std::fs::write(folder.join("bad.xml"), "<system version=\"1\">\n<cpu numaid=\"0\">\n").unwrap();
     for (arguments, code, told) in [
-        ("bad.xml", 1, "line 2: the file ends inside <cpu> of line 2"),
+        ("bad.xml", 1, "line 2: the file is truncated: <cpu> on line 2"),
         ("nothere.xml", 2, "cannot read nothere.xml"),
         (".", 1, "cannot read"),
         ("hgx-h10", 2, "Did you mean `hgx-h100`"),
         ("\"2x hgx-h100 + 8x ndx\"", 2, "no network is called `ndx`"),
-        ("hgx-h100 --gpu h100", 2, "--gpu applies to the text of `nvidia-smi topo -m`"),
+        ("hgx-h100 --gpu h100", 2, "--gpu applies only to the output of `nvidia-smi topo -m`"),
         ("hgx-h100 --path gpu0 gpu9", 2, "no device `gpu9`"),
         ("hgx-h100 --bytes 1GB", 2, "--path"),
         ("hgx-h100 --svg /nowhere/a.svg", 1, "cannot write /nowhere/a.svg"),

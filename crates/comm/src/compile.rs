@@ -395,7 +395,7 @@ impl Compiler<'_> {
                 Target::Place(_) => true,
                 Target::Carried(_) => false,
             }),
-            returned: self.returns
+            migratory: self.returns
                 && (sources.iter().any(|source| matches!(source, Source::Memory(it) if is_scratch(it)))
                     || targets.iter().any(|target| matches!(target, Target::Memory(it) if is_scratch(it)))),
         };

@@ -7,7 +7,7 @@
 use std::process::Child;
 use std::time::Duration;
 
-use weftlink_comm::bootstrap::{Bootstrap, Meeting, Network, Place, Token};
+use weftlink_comm::bootstrap::{Bootstrap, BootstrapError, Meeting, Network, Place, Token};
 use weftlink_comm::{Communicator, Error, Options, Reduction};
 use weftlink_testkit::ports::reserved;
 use weftlink_testkit::processes::this_program;
@@ -123,6 +123,29 @@ fn those_who_are_left_go_on() {
     .unwrap();
 }
 
+#[test]
+fn a_rank_that_shrinks_too_late_is_excluded() {
+    let is_over = std::sync::Barrier::new(3);
+    let (meeting, deadline) = (meeting(3), Duration::from_secs(2));
+    let work = |rank: usize| {
+        let bootstrap = met(&of_host(&meeting, 1 + rank), rank);
+        if rank == 2 {
+            std::thread::sleep(2 * deadline);
+        }
+        let regrouped = bootstrap.shrink(deadline);
+        match rank {
+            2 => assert_eq!(regrouped.as_ref().unwrap_err(), &BootstrapError::Excluded { rank: 2 }),
+            _ => assert_eq!(regrouped.as_ref().unwrap().origins(), [0, 1]),
+        }
+        // The others are there until the late rank has its answer.
+        is_over.wait();
+    };
+    std::thread::scope(|scope| {
+        let start = |rank: usize| scope.spawn(move || work(rank));
+        (0..3).map(start).collect::<Vec<_>>().into_iter().for_each(|rank| rank.join().unwrap());
+    });
+}
+
 /// What each process does: it takes part until ranks die, and goes on with those who are left.
 fn rank_of_a_dying_job(role: &str) {
     let mut words = role.split(' ');
@@ -234,6 +257,45 @@ fn a_death_below_one_that_left_is_heard_above() {
         let mut ranks: Vec<Child> = (0..4).map(start).collect();
         for (rank, child) in ranks.iter_mut().enumerate() {
             assert_eq!(child.wait().unwrap().success(), rank != 3, "rank {rank}");
+        }
+    }
+}
+
+/// A rank of four whose tree is 0 over 1 and 2, and 2 over 3: ranks 2 and 3 leave together, the others stay.
+fn rank_that_leaves_with_its_parent(role: &str) {
+    let mut words = role.split(' ');
+    let mut number = || words.next().unwrap().parse::<usize>().unwrap();
+    let (rank, port, later_us) = (number(), number() as u16, number() as u64);
+    let place = Place::Tcp { host: "127.0.0.1".to_owned(), ports: port..=port };
+    let meeting = Meeting::new(place, Token::new("regroup").unwrap(), 4, AMPLE);
+    let mut comm = Communicator::new(met(&of_host(&meeting, 1), rank), options()).unwrap();
+    comm.barrier().unwrap();
+    if rank >= 2 {
+        std::thread::sleep(Duration::from_micros(later_us * (rank as u64 - 2)));
+        return;
+    }
+    // A rank that is not heard of is probed within 0.8 s.
+    std::thread::sleep(Duration::from_millis(1500));
+    let (mine, mut theirs) = (vec![7_u64; rank], vec![0; 1 - rank]);
+    comm.send_receive((&mine, &mut theirs), &[(1, 0)], 1).unwrap();
+}
+
+#[test]
+fn ranks_that_leave_together_are_not_taken_for_dead() {
+    const NAME: &str = "ranks_that_leave_together_are_not_taken_for_dead";
+    if let Ok(role) = std::env::var(ROLE) {
+        return rank_that_leaves_with_its_parent(&role);
+    }
+    let start = |port: u16, rank: usize, later_us: u64| -> Child {
+        let mut command = this_program();
+        command.args(["--exact", NAME, "--nocapture"]);
+        command.env(ROLE, format!("{rank} {port} {later_us}")).spawn().unwrap()
+    };
+    for later_us in [0, 300, 2_000] {
+        let port = reserved();
+        let ranks: Vec<Child> = (0..4).map(|rank| start(port, rank, later_us)).collect();
+        for (rank, mut child) in ranks.into_iter().enumerate() {
+            assert!(child.wait().unwrap().success(), "rank {rank}, {later_us} us");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! How the fabric scales: racks of NVL72 built and every pair of GPUs classified, doubling the racks.
+//! Scaling of the fabric: builds racks of NVL72 and classifies every pair of GPUs, doubling the number of racks.
 //!
-//! Prints one row a size, each the median of several repetitions, and what each doubling costs; then, with `--csv FILE`
-//! after `--`, the raw rows. Memory is the peak of the process while that size was worked on, as the kernel counts it.
+//! Prints one row per size, with medians of several repetitions and the growth per doubling; `--csv FILE` after `--`
+//! writes the raw rows. Memory is the peak of the process at that size, as reported by the kernel.
 
 use std::fmt::Write as _;
 use std::hint::black_box;

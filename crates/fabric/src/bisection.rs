@@ -1,13 +1,13 @@
-//! Bisection bandwidth: what the two halves of the GPUs can send each other at once, for the worst way to halve them.
+//! Bisection bandwidth: the bandwidth between two halves of the GPUs, for the worst way to halve them.
 //!
-//! Up to 16 GPUs every halving is tried, so the answer is exact. Beyond, the answer is a pair of bounds:
-//! - *above*: the best cut found among natural ones (in order, interleaved, island by island) is a cut, so the minimum is no larger;
-//! - *below*: if all GPUs can send `f` to a hub at once, and the hub `f` to each of them, then any half can send `n/2 * f` to
-//!   the other by way of the hub. Several hubs add up as long as their flows fit side by side.
+//! Up to 16 GPUs every halving is tried, so the result is exact. Above that, the result is a pair of bounds:
+//! - *upper*: the smallest of three obvious cuts (in order, interleaved, island by island); the minimum is no larger;
+//! - *lower*: if all GPUs can send `f` to a hub at once, and the hub `f` to each of them, then any half can send `n/2 * f`
+//!   to the other through the hub. Several hubs add up as long as their flows fit side by side.
 //!
-//! Often the two meet, and the answer is exact without trying anything. GPUs joined by a GPU fabric are measured over
-//! it alone: nobody adds the PCIe slots to it. What counts are the wires: any device but a GPU passes on whatever it can.
-//! All rates are what the wires signal or what transfers get, as asked.
+//! Often the bounds are equal, and the result is exact without trying every halving. Where one GPU fabric connects all
+//! GPUs, only its links count, not the PCIe slots. Only links limit the flow: every device except a GPU forwards
+//! without a limit.
 
 use crate::device::{DeviceKind, Tier};
 use crate::fabric::Fabric;
@@ -18,7 +18,7 @@ use crate::paths::Paths;
 use crate::rate::{Domain, OneWay, Rate};
 
 /// Up to this many GPUs every halving is tried.
-pub const EXACT_GPUS_MAX: usize = 16;
+const EXACT_GPUS_MAX: usize = 16;
 
 /// The bisection bandwidth of a fabric, or bounds on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,14 +30,14 @@ pub struct Bisection {
 }
 
 impl Bisection {
-    /// True when the bounds meet, to a millionth.
+    /// True when the bounds are equal within one millionth.
     pub fn is_exact(self) -> bool {
         let (lower, upper) = (self.lower.bytes_per_second(), self.upper.bytes_per_second());
         upper.saturating_sub(lower) <= upper / 1_000_000
     }
 }
 
-/// The bisection bandwidth of all GPUs of a fabric; none for fewer than two GPUs, or for more wires than it is worth.
+/// The bisection bandwidth of all GPUs of a fabric; none for fewer than two GPUs or more than 3,000,000 links.
 pub fn bisection(paths: &Paths<'_>, measure: Measure) -> Option<Bisection> {
     let (mut network, bounds) = bounded(paths, measure)?;
     if bounds.is_exact() || paths.fabric().gpus().len() > EXACT_GPUS_MAX {
@@ -65,12 +65,12 @@ fn bounded(paths: &Paths<'_>, measure: Measure) -> Option<(Halves, Bisection)> {
     Some((network, Bisection { lower: Rate::from_bytes(lower), upper: Rate::from_bytes(upper) }))
 }
 
-/// Past this many links the flows take longer than anybody waits for a picture.
+/// Above this many links the flows take too long.
 const LINKS_MAX: usize = 3_000_000;
-/// Past this many hubs their flows take too long, and one more says little.
+/// Hubs that are tried: each costs a flow, and further ones hardly raise the bound.
 const HUBS_MAX: usize = 64;
 
-/// Halves worth trying first; `true` marks the sending half.
+/// The halves behind the upper bound; `true` marks the sending half.
 fn natural_cuts(paths: &Paths<'_>) -> Vec<Vec<bool>> {
     let gpus = paths.fabric().gpus();
     let count = gpus.len();
@@ -84,7 +84,7 @@ fn natural_cuts(paths: &Paths<'_>) -> Vec<Vec<bool>> {
     vec![in_order, interleaved, alternating]
 }
 
-/// Every way to choose half of `count` GPUs (rounded down); complements count once where both halves are equal.
+/// Every choice of half of `count` GPUs (rounded down); for even `count`, one of each pair of complements.
 fn halvings(count: usize) -> impl Iterator<Item = Vec<bool>> {
     let half = (count / 2) as u32;
     let ends = if count.is_multiple_of(2) { 1_u32 << (count - 1) } else { 1 << count };
@@ -93,7 +93,7 @@ fn halvings(count: usize) -> impl Iterator<Item = Vec<bool>> {
         .map(move |set| (0..count).map(|gpu| set >> gpu & 1 == 1).collect())
 }
 
-/// The fabric with a source and a sink, either of which can be opened at any GPU.
+/// The fabric as a flow graph, with a source and a sink that can be connected to any GPU.
 struct Halves {
     graph: FlowGraph,
     /// The fabric's links in the graph.
@@ -111,7 +111,7 @@ const OPEN: u64 = u64::MAX / 4;
 
 impl Halves {
     fn of(fabric: &Fabric, measure: Measure, wanted: impl Fn(&Link) -> bool) -> Self {
-        // A GPU sends from one node and receives at another, so that nothing passes through it.
+        // A GPU is two nodes, one that sends and one that receives, so that no flow passes through it.
         let devices = fabric.devices().len();
         let (source, sink) = (devices, devices + 1);
         let mut arrival: Vec<usize> = (0..devices).collect();
@@ -125,7 +125,7 @@ impl Halves {
             graph.edge(link.source.index(), arrival[link.target.index()], rate)
         };
         let links = wires.iter().map(edge).collect();
-        // Links are sorted, so that the way back is found by halving.
+        // Links are sorted, so a binary search finds the reverse link.
         let back = |link: &&Link| {
             let wanted = (link.target, link.source, link.spec);
             let found =
@@ -139,7 +139,7 @@ impl Halves {
         Self { graph, links, reverse, from_source, to_sink, source, sink }
     }
 
-    /// What the marked GPUs can send the others at once; the worse direction where they differ.
+    /// The flow from the marked GPUs to the others, in the worse direction.
     fn flow(&mut self, half: &[bool]) -> u64 {
         let there = self.flow_from(|gpu| half[gpu]);
         if self.reverse.is_some() { there } else { there.min(self.flow_from(|gpu| !half[gpu])) }
@@ -154,7 +154,7 @@ impl Halves {
         self.graph.max_flow(self.source, self.sink)
     }
 
-    /// The bound from below: half the GPUs times what each of them can send to the hubs while all do.
+    /// The lower bound: half the GPUs times what each of them can send to the hubs while all send.
     fn hub_bound(&mut self, hubs: &[DeviceId]) -> u64 {
         let Some(reverse) = self.reverse.take() else { return 0 };
         let mut load = vec![0_u64; self.links.len()];
@@ -163,20 +163,20 @@ impl Halves {
             per_gpu = per_gpu.saturating_add(self.share_at(*hub));
             for (link, back) in reverse.iter().enumerate() {
                 let (there, here) = (self.graph.flow(self.links[link]), self.graph.flow(self.links[*back]));
-                // Opposite flows cancel. What is left goes up over the link, and comes down over its reverse.
+                // Opposite flows cancel. The rest goes up over the link and down over its reverse.
                 let net = there.saturating_sub(here);
                 load[link] = load[link].saturating_add(net);
                 load[*back] = load[*back].saturating_add(net);
             }
         }
         self.reverse = Some(reverse);
-        // Where the hubs' flows overload a link together, all of them shrink until they fit.
+        // If the hubs' flows together overload a link, all of them are scaled down until they fit.
         let fit = |(load, link): (&u64, &usize)| self.graph.capacity(*link) as f64 / (*load).max(1) as f64;
         let scale = load.iter().zip(&self.links).map(fit).fold(1.0, f64::min);
         ((per_gpu as f64 * scale) as u64).saturating_mul(self.from_source.len() as u64 / 2)
     }
 
-    /// The most that every GPU can send to one device while all do; leaves that flow in the graph.
+    /// The most that every GPU can send to one device while all send; leaves that flow in the graph.
     fn share_at(&mut self, hub: DeviceId) -> u64 {
         let count = self.from_source.len() as u64;
         self.to_sink.iter().for_each(|edge| self.graph.set_capacity(*edge, 0));
@@ -185,11 +185,11 @@ impl Halves {
             self.graph.max_flow(self.source, hub.index())
         };
         if flow_at(1) < count {
-            // The flow that is left behind must not count.
+            // Clear the partial flow.
             flow_at(0);
             return 0;
         }
-        // No more can arrive than this; where the wiring is regular, exactly this can.
+        // An upper limit, which regular wiring reaches.
         let (mut low, mut high) = (0, flow_at(OPEN / count) / count);
         if flow_at(high) == high * count {
             return high;
@@ -203,10 +203,10 @@ impl Halves {
     }
 }
 
-/// Halvings of the interval in which a GPU's share is sought: leaves an error of a millionth.
+/// Steps of the binary search for a GPU's share: the error is one millionth.
 const SHARE_STEPS: usize = 20;
 
-/// The devices that all traffic can meet at: the uppermost switches, or else the CPUs.
+/// The devices through which all GPUs can reach each other: the top switches, or else the CPUs.
 fn hubs(fabric: &Fabric, over_gpu_fabric: bool) -> Vec<DeviceId> {
     let choose = |wanted: fn(&DeviceKind) -> bool| fabric.devices_where(wanted).collect::<Vec<_>>();
     if over_gpu_fabric {

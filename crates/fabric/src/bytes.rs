@@ -1,5 +1,5 @@
-//! Amounts of data: `64MiB`, `1GB`, `80 GB`. KB, MB, GB are powers of 1000; KiB, MiB, GiB of 1024, and so are K, M, G, as
-//! nccl-tests has them.
+//! Amounts of data: `64MiB`, `1GB`, `80 GB`. KB, MB, GB are powers of 1000; KiB, MiB, GiB are powers of 1024, and so
+//! are K, M, G, as in nccl-tests.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,8 +15,8 @@ impl Bytes {
     }
 }
 
-/// The largest size that is read, 1 PB: past all memory that GPUs have anywhere, and far below where times in picoseconds
-/// end.
+/// The largest size that is read, 1 PB: larger than any GPU memory, and small enough for times in picoseconds to fit
+/// 64 bits.
 const BYTES_MAX: u64 = 1_000_000_000_000_000;
 
 const UNITS: [(&str, u64); 14] = [
@@ -36,46 +36,46 @@ const UNITS: [(&str, u64); 14] = [
     ("", 1),
 ];
 
-/// Not an amount of data that can be asked about.
+/// A text is not an amount of data.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum BadSize {
-    /// No number, or no unit of data.
+pub enum ParseSizeError {
+    /// The number or the unit cannot be read.
     #[error("`{0}` is not a size; write 8, 64K, 64KiB, 25MB or 1G")]
     Unreadable(String),
-    /// More than anybody has.
+    /// The size exceeds the limit.
     #[error("`{0}` is too large; the largest size is 1 PB")]
     TooLarge(String),
 }
 
 impl FromStr for Bytes {
-    type Err = BadSize;
+    type Err = ParseSizeError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let shown = || text.chars().take(40).collect();
-        let unreadable = || BadSize::Unreadable(shown());
-        // `Gb` is a gigabit to those who write `GB` for a gigabyte.
+        let unreadable = || ParseSizeError::Unreadable(shown());
+        // `Gb` usually means gigabit.
         if text.trim().ends_with('b') && text.contains(['K', 'M', 'G', 'T']) {
             return Err(unreadable());
         }
         let lower = text.trim().to_ascii_lowercase();
         let split = lower.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(lower.len());
         let (number, unit) = lower.split_at(split);
-        // `.9` is what is left of `8...9`.
+        // A malformed range such as `8...9` leaves `.9` here.
         if !number.starts_with(|c: char| c.is_ascii_digit()) {
             return Err(unreadable());
         }
         let (_, factor) = UNITS.iter().find(|(name, _)| *name == unit.trim()).ok_or_else(unreadable)?;
         let value = number.parse::<f64>().map_err(|_| unreadable())? * *factor as f64;
-        // Whole numbers are exact; a double is not, past 2^53.
+        // Whole numbers stay exact; a double is not, above 2^53.
         let bytes = match number.parse::<u64>() {
             Ok(whole) => whole.checked_mul(*factor),
             Err(_) => (value <= BYTES_MAX as f64).then_some(value as u64),
         };
-        bytes.filter(|bytes| *bytes <= BYTES_MAX).map(Self).ok_or_else(|| BadSize::TooLarge(shown()))
+        bytes.filter(|bytes| *bytes <= BYTES_MAX).map(Self).ok_or_else(|| ParseSizeError::TooLarge(shown()))
     }
 }
 
-/// The largest unit of 1000 that leaves a number of at least one: `80 GB`.
+/// In the largest power of 1000 that gives at least one: `80 GB`.
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (unit, size) in [("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)] {
@@ -114,14 +114,14 @@ mod tests {
     }
 
     #[test]
-    fn too_large_is_told_from_nonsense() {
+    fn too_large_and_unreadable_are_different_errors() {
         for text in
             ["99999999TB", "99999999999999999999", "18446744073709551615", "1001 TB", "9999999999.5 TB"]
         {
-            assert!(matches!(text.parse::<Bytes>(), Err(BadSize::TooLarge(_))), "{text}");
+            assert!(matches!(text.parse::<Bytes>(), Err(ParseSizeError::TooLarge(_))), "{text}");
         }
         for text in ["", "lots", "G", "GB", "1Gb", "1KG", "1.2.3", "-1", "-1G", "1 parsec", ".", ".9"] {
-            assert!(matches!(text.parse::<Bytes>(), Err(BadSize::Unreadable(_))), "{text}");
+            assert!(matches!(text.parse::<Bytes>(), Err(ParseSizeError::Unreadable(_))), "{text}");
         }
     }
 }

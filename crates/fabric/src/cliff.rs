@@ -1,4 +1,4 @@
-//! The bandwidth cliff: what a GPU can move at each distance from it, and how steep the steps are.
+//! The bandwidth cliff: the bandwidth of a GPU at each distance from it, and how far it drops from one to the next.
 
 use std::cmp::Reverse;
 
@@ -11,23 +11,23 @@ use crate::link::{LinkKind, Measure, Network};
 use crate::paths::Paths;
 use crate::rate::{Device, Link, OneWay, Rate};
 
-/// One ledge of the cliff.
+/// One level of the cliff.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Level {
-    /// What carries the data there.
+    /// The memory or link that carries the data.
     pub name: String,
-    /// Where it leads and over what.
+    /// What it connects.
     pub detail: String,
-    /// What the wires signal, each way per GPU; the least of all GPUs.
+    /// The nominal rate each way per GPU, of the slowest GPU.
     pub nominal: Rate<Device, OneWay>,
-    /// What transfers get, where that is known.
+    /// The effective rate, where known.
     pub effective: Option<Rate<Device, OneWay>>,
 }
 
-/// The levels of a fabric that its description knows, steepest first: memory, GPU fabric, CPU or PCIe, network, spine.
+/// The levels that the fabric's description includes, fastest first: memory, GPU fabric, CPU or PCIe, network, spine.
 pub fn cliff(paths: &Paths<'_>) -> Vec<Level> {
     let fabric = paths.fabric();
-    // Behind C2C, PCIe is a side entrance that carries no data to speak of.
+    // A GPU with C2C moves its data over C2C; its PCIe function is for management.
     let slot = c2c(fabric).or_else(|| pcie(fabric)).filter(|level| level.nominal > Rate::ZERO);
     let network = network(fabric, slot.as_ref());
     let spine = network.as_ref().and_then(|network| spine(fabric, network));
@@ -36,9 +36,9 @@ pub fn cliff(paths: &Paths<'_>) -> Vec<Level> {
 }
 
 /// The name of the level past the leaf switches.
-pub const PAST_THE_LEAF: &str = "past the leaf";
+pub(crate) const PAST_THE_LEAF: &str = "past the leaf";
 
-/// How many times wider each level is than the one below it; none for the last.
+/// The bandwidth of each level divided by that of the next; none for the last.
 pub fn steps(levels: &[Level]) -> Vec<Option<f64>> {
     let below = |index: usize| levels.get(index + 1).map(|below| levels[index].nominal.ratio(below.nominal));
     (0..levels.len()).map(below).collect()
@@ -58,7 +58,7 @@ fn memory(fabric: &Fabric) -> Option<Level> {
 
 fn gpu_fabric(paths: &Paths<'_>) -> Option<Level> {
     let fabric = paths.fabric();
-    // A GPU that has no such links at all says nothing about those that do.
+    // GPUs without such links do not count.
     let linked = fabric.gpus().iter().filter(|gpu| paths.gpu_fabric_out(**gpu).links > 0);
     let slowest = linked.min_by_key(|gpu| paths.gpu_fabric_out(**gpu).nominal)?;
     let width = paths.gpu_fabric_out(*slowest);
@@ -105,7 +105,7 @@ fn from_links(fabric: &Fabric, wanted: impl Fn(LinkKind) -> bool, detail: &str) 
 /// The network ports of a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nics {
-    /// How many ports of which line rate, fastest first.
+    /// Number of ports and their line rate, fastest first.
     pub ports: Vec<(u64, Rate<Link, OneWay>)>,
     /// GPUs on that host.
     pub gpus: u64,
@@ -114,17 +114,17 @@ pub struct Nics {
 }
 
 impl Nics {
-    /// How many ports there are.
+    /// The number of ports.
     pub fn count(&self) -> u64 {
         self.ports.iter().map(|(count, _)| count).sum()
     }
 
-    /// What all ports signal together.
+    /// The line rate of all ports together.
     pub fn total(&self) -> Rate<Device, OneWay> {
         self.ports.iter().map(|(count, rate)| rate.per_device(*count)).fold(Rate::ZERO, Rate::plus)
     }
 
-    /// What each GPU gets of it.
+    /// The share of each GPU.
     pub fn per_gpu(&self) -> Rate<Device, OneWay> {
         self.total().shared_by(self.gpus)
     }
@@ -152,7 +152,7 @@ impl Nics {
     }
 }
 
-/// The NICs of the host that gives its GPUs the least, if every host with GPUs has some.
+/// The NICs of the host with the least bandwidth per GPU, if every host with GPUs has some.
 pub fn nics(fabric: &Fabric) -> Option<Nics> {
     let mut hosts = vec![Nics { ports: Vec::new(), gpus: 0, network: None }; fabric.hosts().len()];
     for device in fabric.devices() {
@@ -163,12 +163,12 @@ pub fn nics(fabric: &Fabric) -> Option<Nics> {
             _ => {}
         }
     }
-    let mut poorest = hosts.into_iter().filter(|host| host.gpus > 0).min_by_key(Nics::per_gpu)?;
-    poorest.ports.sort_by_key(|(_, rate)| Reverse(*rate));
-    (poorest.total() > Rate::ZERO).then_some(poorest)
+    let mut slowest = hosts.into_iter().filter(|host| host.gpus > 0).min_by_key(Nics::per_gpu)?;
+    slowest.ports.sort_by_key(|(_, rate)| Reverse(*rate));
+    (slowest.total() > Rate::ZERO).then_some(slowest)
 }
 
-/// What a GPU gets of its host's NICs, or what its own slot lets through, if that is less.
+/// A GPU's share of its host's NICs, or the rate of its own slot if that is less.
 fn network(fabric: &Fabric, slot: Option<&Level>) -> Option<Level> {
     let nics = nics(fabric)?;
     let share = nics.per_gpu();
@@ -177,7 +177,7 @@ fn network(fabric: &Fabric, slot: Option<&Level>) -> Option<Level> {
     if passes < share {
         detail += &format!(", of which a GPU's slot passes {}", passes.amount());
     }
-    // What is known of one port's efficiency holds for all of them.
+    // The efficiency of the first port is used for all of them.
     let spec = nics.network.zip(nics.ports.first()).map(|(network, (_, rate))| {
         links::network(network, (rate.bytes_per_second() / 125_000_000).min(u64::from(u32::MAX)) as u32)
     });
@@ -194,7 +194,7 @@ fn network(fabric: &Fabric, slot: Option<&Level>) -> Option<Level> {
     Some(Level { name, detail, nominal: passes, effective })
 }
 
-/// What is left of that past the leaf switches, where they have less bandwidth up than down.
+/// A GPU's share past the leaf switches, where they have less bandwidth up than down.
 fn spine(fabric: &Fabric, network: &Level) -> Option<Level> {
     let leaves = fabric.devices_where(|kind| *kind == DeviceKind::NetSwitch(Tier::Leaf));
     let mut tightest = 1.0_f64;
@@ -207,7 +207,7 @@ fn spine(fabric: &Fabric, network: &Level) -> Option<Level> {
                 _ => down += rate,
             }
         }
-        // A leaf that leads nowhere is the whole network.
+        // A leaf without uplinks is the whole network.
         if up > 0 && down > 0 {
             tightest = tightest.min(up as f64 / down as f64);
         }
@@ -216,7 +216,7 @@ fn spine(fabric: &Fabric, network: &Level) -> Option<Level> {
         |rate: Rate<Device, OneWay>| Rate::from_bytes((rate.bytes_per_second() as f64 * tightest) as u64);
     (tightest < 1.0).then(|| Level {
         name: PAST_THE_LEAF.to_owned(),
-        detail: format!("leaf switches with {:.2} times as much down as up", 1.0 / tightest),
+        detail: format!("leaf switches with {:.2} times as much bandwidth down as up", 1.0 / tightest),
         nominal: scaled(network.nominal),
         effective: network.effective.map(scaled),
     })

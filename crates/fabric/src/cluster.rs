@@ -1,82 +1,84 @@
-//! Clusters by composition: a spec's systems, stamped side by side, their NICs, and the switches between them.
+//! Clusters by composition: copies of a spec's system, their NICs, and the switches between them.
 //!
-//! The network is two tiers. Each leaf switch has as many cables down as the layout gives it, and uplinks for that
-//! many in the proportion of the oversubscription; one spine device stands for the whole upper tier, which never
-//! blocks. A single leaf needs no spine.
+//! The network has two tiers. The layout decides how many cables a leaf switch has down; its uplinks follow from the
+//! oversubscription. One spine device represents the whole upper tier, which is non-blocking. A single leaf needs no
+//! spine.
 //!
-//! Deliberately absent: tori, dragonflies and third tiers. A file can wire those switch by switch.
+//! Deliberately absent: tori, dragonflies and third tiers. A file can describe those switch by switch.
 
 use crate::catalog::links;
 use crate::catalog::systems::chassis::{port_of, slot};
 use crate::catalog::systems::{self, System};
 use crate::device::{DeviceKind, Port, Tier};
-use crate::fabric::{Fabric, FabricBuilder, FabricError, MAX_DEVICES, MAX_LINKS};
+use crate::fabric::{DEVICES_MAX, Fabric, FabricBuilder, FabricError, LINKS_MAX};
 use crate::id::{DeviceId, HostId};
 use crate::link::{LinkKind, LinkSpec, Network};
 use crate::nearest::did_you_mean;
 use crate::spec::{ClusterSpec, Layout, Nics, SpecError, slot_for};
 
-/// A spec reads well and still cannot be built.
+/// A valid spec whose cluster cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClusterError {
-    /// All NICs of a host are to share a leaf that has fewer ports.
+    /// With `leaf-spine`, a leaf has too few ports for the NICs of one host.
     #[error(
-        "each host has {nics} NICs and a leaf switch of {ports} ports has {down} of them for hosts: \
-         raise `leaf-ports`, or leave `leaf-spine` out so that each NIC goes to a leaf of its own"
+        "each host has {nics} NICs, but a leaf switch with {ports} ports has only {down} for hosts: \
+         raise `leaf-ports`, or remove `leaf-spine` to connect each NIC to a different leaf"
     )]
     LeafTooSmall {
         /// NICs of a host.
         nics: usize,
         /// All ports of the leaf.
         ports: u32,
-        /// Those that lead down.
+        /// Ports toward hosts.
         down: u32,
     },
-    /// A host whose description has no place to plug a NIC in.
-    #[error("{system}: host {host} has no NUMA node to plug a NIC into; this is a mistake in the catalog")]
-    NoPlace {
+    /// A host of the catalog has neither a PCIe switch nor a NUMA node.
+    #[error(
+        "{system}: host {host} has no NUMA node to attach a NIC to; this is a bug in the catalog, please report it"
+    )]
+    NoSlot {
         /// The system.
         system: &'static str,
         /// The host within it.
         host: String,
     },
-    /// Too large altogether.
+    /// The fabric exceeds a limit.
     #[error(transparent)]
     Fabric(#[from] FabricError),
 }
 
-/// A text names no fabric.
+/// A text is neither a preset nor a cluster spec.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResolveError {
     /// Neither a preset nor anything that looks like a spec.
     #[error(
-        "no system is called `{name}`.{hint} `weft topo --list` prints them; a cluster reads `2x hgx-h100 + 8x ndr`"
+        "no system is called `{name}`.{hint} `weft topo --list` prints all; a cluster is written `2x hgx-h100 + 8x ndr`"
     )]
     UnknownSystem {
-        /// What was asked for, shortened.
+        /// The name, shortened.
         name: String,
-        /// The nearest names, as a question; empty where none is near.
+        /// A question with the nearest names; empty where none is near.
         hint: String,
     },
-    /// It looks like a spec and is none.
+    /// A malformed spec.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// It is a spec that cannot be built.
+    /// A valid spec whose cluster cannot be built.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
 }
 
-/// The fabric that a preset's name or a cluster spec stands for.
+/// Builds the fabric of a preset or a cluster spec.
 pub fn resolve(text: &str) -> Result<Fabric, ResolveError> {
     let text = text.trim();
     if let Some(system) = systems::by_name(text) {
         return Ok(system.fabric());
     }
-    // A spec has a space; a single word can only be a name, unless it is a spec whose space was forgotten.
-    let forgot_space = || text.split_once('x').is_some_and(|(_, name)| systems::by_name(name).is_some());
-    if text.contains(char::is_whitespace) || text.is_empty() || forgot_space() {
+    // A spec contains a space; a single word is a name, or a spec with its space missing.
+    let space_missing = || text.split_once('x').is_some_and(|(_, name)| systems::by_name(name).is_some());
+    if text.contains(char::is_whitespace) || text.is_empty() || space_missing() {
         return Ok(text.parse::<ClusterSpec>()?.fabric()?);
     }
     Err(ResolveError::UnknownSystem {
@@ -85,8 +87,8 @@ pub fn resolve(text: &str) -> Result<Fabric, ResolveError> {
     })
 }
 
-/// The ports of the usual leaf switch of a network, and the product that has them.
-pub fn leaf_ports(network: Network, gbit: u32) -> (u32, &'static str) {
+/// The number of ports of a common leaf switch for a network, and the product.
+fn leaf_ports(network: Network, gbit: u32) -> (u32, &'static str) {
     match (network, gbit) {
         (Network::InfiniBand, 0..=100) => (36, "NVIDIA SB7800: 36 EDR ports"),
         (Network::InfiniBand, 101..=200) => (40, "NVIDIA QM8700: 40 HDR ports"),
@@ -114,18 +116,18 @@ impl ClusterSpec {
         let one_host = unit.hosts().len() == 1;
         let mut firsts = Vec::with_capacity(self.count() as usize);
         for index in 0..self.count() {
-            firsts.push(builder.stamp(&unit, |within, _| match one_host {
+            firsts.push(builder.append(&unit, |within, _| match one_host {
                 true => format!("host{index}"),
                 false => format!("rack{index}-host{within}"),
             }));
         }
-        let jacks = jacks_per_host(&unit);
-        let kinds = distinct_kinds(&jacks);
+        let ports = ports_per_host(&unit);
+        let kinds = distinct_kinds(&ports);
         if kinds.is_empty() && self.count() > 1 {
-            builder.note("nothing joins the systems: a network such as `+ 8x ndr` would");
+            builder.note("no network connects the systems; add one such as `+ 8x ndr`");
         }
         for (kind, network, gbit) in kinds {
-            let of_kind: Vec<Vec<DeviceId>> = jacks.iter().map(|jacks| of_kind(jacks, kind)).collect();
+            let of_kind: Vec<Vec<DeviceId>> = ports.iter().map(|ports| of_kind(ports, kind)).collect();
             let hosts: Vec<Vec<DeviceId>> =
                 firsts.iter().flat_map(|first| of_kind.iter().map(|nics| offset(nics, *first))).collect();
             self.cable(&mut builder, &hosts, network, gbit)?;
@@ -184,10 +186,10 @@ impl ClusterSpec {
     }
 }
 
-/// Refuses what is too large before it is built; the switches come on top and are checked at the end.
+/// Checks the size before building; the builder checks again with the switches.
 fn check_size(unit: &Fabric, count: u32) -> Result<(), FabricError> {
     for (what, each, limit) in
-        [("devices", unit.devices().len(), MAX_DEVICES), ("links", unit.links().len(), MAX_LINKS)]
+        [("devices", unit.devices().len(), DEVICES_MAX), ("links", unit.links().len(), LINKS_MAX)]
     {
         let found = each.saturating_mul(count as usize);
         if found > limit {
@@ -203,8 +205,8 @@ fn with_nics(system: &'static System, bare: &Fabric, nics: Nics) -> Result<Fabri
     for note in bare.notes() {
         builder.note(note);
     }
-    builder.stamp(bare, |_, host| host.name.clone());
-    // The spec's reader refused ports that no slot feeds.
+    builder.append(bare, |_, host| host.name.clone());
+    // The spec parser refuses ports that no slot is fast enough for.
     let (generation, width) = slot_for(nics.gbit).unwrap_or((6, 16));
     for (index, host) in bare.hosts().iter().enumerate() {
         let id = HostId(index as u32);
@@ -216,7 +218,7 @@ fn with_nics(system: &'static System, bare: &Fabric, nics: Nics) -> Result<Fabri
             let place = neighbour
                 .and_then(|gpu| slot_beside(bare, *gpu))
                 .or_else(|| first_numa(bare, id))
-                .ok_or_else(|| ClusterError::NoPlace { system: system.name, host: host.name.clone() })?;
+                .ok_or_else(|| ClusterError::NoSlot { system: system.name, host: host.name.clone() })?;
             let kind = DeviceKind::Nic(vec![port_of(nics.link_kind())]);
             slot(&mut builder, place, kind, links::pcie(generation.min(hosts_pcie), width));
         }
@@ -224,7 +226,7 @@ fn with_nics(system: &'static System, bare: &Fabric, nics: Nics) -> Result<Fabri
     Ok(builder.finish()?)
 }
 
-/// Where a NIC next to a GPU plugs in: the GPU's PCIe switch, or else its NUMA node.
+/// The device to attach a NIC next to a GPU to: the GPU's PCIe switch, or else its NUMA node.
 fn slot_beside(fabric: &Fabric, gpu: DeviceId) -> Option<DeviceId> {
     let is_up = |spec: &LinkSpec| matches!(spec.kind, LinkKind::Pcie { .. } | LinkKind::C2c);
     let mut at = gpu;
@@ -244,7 +246,7 @@ fn slot_beside(fabric: &Fabric, gpu: DeviceId) -> Option<DeviceId> {
     None
 }
 
-/// The newest PCIe that a host has: a card in it runs no faster.
+/// The newest PCIe generation of a host, which limits its cards.
 fn newest_pcie(fabric: &Fabric, host: HostId) -> u8 {
     let of_host = |link: &&crate::Link| fabric.device(link.source).host == Some(host);
     let generation = |link: &crate::Link| match fabric.spec(link).kind {
@@ -260,11 +262,11 @@ fn first_numa(fabric: &Fabric, host: HostId) -> Option<DeviceId> {
         .find(|id| fabric.device(*id).host == Some(host))
 }
 
-/// A NIC and one of its ports, waiting for its cable.
-type Jack = (DeviceId, LinkKind);
+/// A NIC, and the kind of cable that one of its ports takes.
+type NicPort = (DeviceId, LinkKind);
 
-/// The network ports of each host, in the order of its NICs. A port of unknown technology or rate has no cable.
-fn jacks_per_host(unit: &Fabric) -> Vec<Vec<Jack>> {
+/// The network ports of each host, in the order of its NICs. Ports of unknown technology or rate are left out.
+fn ports_per_host(unit: &Fabric) -> Vec<Vec<NicPort>> {
     let mut hosts = vec![Vec::new(); unit.hosts().len()];
     for id in unit.device_ids() {
         let device = unit.device(id);
@@ -281,11 +283,11 @@ fn kind_of(port: &Port) -> Option<LinkKind> {
     Some(LinkKind::Network { network, gbit })
 }
 
-/// The kinds of network in use, in order of appearance. Each is a network of its own: an Ethernet port and an EFA
-/// port do not plug into the same switch.
-fn distinct_kinds(jacks: &[Vec<Jack>]) -> Vec<(LinkKind, Network, u32)> {
+/// The kinds of network in use, in order of appearance. Each gets its own switches: an Ethernet port and an EFA port do
+/// not share one.
+fn distinct_kinds(ports: &[Vec<NicPort>]) -> Vec<(LinkKind, Network, u32)> {
     let mut kinds: Vec<(LinkKind, Network, u32)> = Vec::new();
-    for (_, kind) in jacks.iter().flatten() {
+    for (_, kind) in ports.iter().flatten() {
         if let LinkKind::Network { network, gbit } = *kind
             && kinds.iter().all(|(known, ..)| known != kind)
         {
@@ -295,8 +297,8 @@ fn distinct_kinds(jacks: &[Vec<Jack>]) -> Vec<(LinkKind, Network, u32)> {
     kinds
 }
 
-fn of_kind(jacks: &[Jack], wanted: LinkKind) -> Vec<DeviceId> {
-    jacks.iter().filter(|(_, kind)| *kind == wanted).map(|(nic, _)| *nic).collect()
+fn of_kind(ports: &[NicPort], wanted: LinkKind) -> Vec<DeviceId> {
+    ports.iter().filter(|(_, kind)| *kind == wanted).map(|(nic, _)| *nic).collect()
 }
 
 fn offset(nics: &[DeviceId], first: DeviceId) -> Vec<DeviceId> {

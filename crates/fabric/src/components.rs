@@ -1,17 +1,17 @@
-//! Connected components: which devices hang together over some of a fabric's links, whichever way those point.
+//! Connected components of a fabric over a subset of its links, ignoring their direction.
 
 use crate::fabric::Fabric;
 use crate::id::DeviceId;
 use crate::link::Link;
 
-/// The components over the links that `wanted` picks, each with its devices in order; components in the order of
-/// their first devices. A device without such links is a component of its own.
+/// The components over the links that `wanted` accepts, sorted by first device, each sorted by device. A device
+/// without such links is a component of its own.
 pub(crate) fn components(fabric: &Fabric, wanted: impl Fn(&Link) -> bool) -> Vec<Vec<DeviceId>> {
     let all: Vec<DeviceId> = fabric.device_ids().collect();
     components_of(fabric, &all, wanted)
 }
 
-/// The components among some devices, given in order.
+/// The components among `members`, which must be sorted.
 pub(crate) fn components_of(
     fabric: &Fabric,
     members: &[DeviceId],
@@ -32,21 +32,21 @@ pub(crate) fn components_of(
         }
     }
     let mut number_of_root: Vec<u32> = vec![u32::MAX; count];
-    let mut found: Vec<Vec<DeviceId>> = Vec::new();
+    let mut components: Vec<Vec<DeviceId>> = Vec::new();
     for device in 0..count as u32 {
         let root = root(&mut parent, device) as usize;
         if number_of_root[root] == u32::MAX {
-            number_of_root[root] = found.len() as u32;
-            found.push(Vec::new());
+            number_of_root[root] = components.len() as u32;
+            components.push(Vec::new());
         }
-        found[number_of_root[root] as usize].push(members[device as usize]);
+        components[number_of_root[root] as usize].push(members[device as usize]);
     }
-    found
+    components
 }
 
 fn root(parent: &mut [u32], mut device: u32) -> u32 {
     while parent[device as usize] != device {
-        // Halving the way up keeps it short for whoever comes next.
+        // Path halving keeps later lookups short.
         let above = parent[device as usize];
         parent[device as usize] = parent[above as usize];
         device = above;

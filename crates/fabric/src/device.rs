@@ -1,4 +1,4 @@
-//! Devices: what the links join.
+//! Devices: the ends of links.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ use crate::rate::{Link, OneWay, Rate};
 pub struct Host {
     /// Unique within the fabric.
     pub name: String,
-    /// The catalog's system it is one of, where known.
+    /// Its system in the catalog, where known.
     pub system: Option<String>,
 }
 
@@ -47,18 +47,18 @@ impl fmt::Debug for BusId {
     }
 }
 
-/// Not a PCI address.
+/// A text is not a PCI address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a PCI bus id such as 0000:17:00.0")]
-pub struct BadBusId(String);
+#[error("`{0}` is not a PCI bus id; write it as 0000:17:00.0")]
+pub struct ParseBusIdError(String);
 
 impl FromStr for BusId {
-    type Err = BadBusId;
+    type Err = ParseBusIdError;
 
-    /// Accepts what NCCL does: hexadecimal digits of any domain width, with `:` and `.` between them. An 8-digit
-    /// domain, as NVML prints it, is the same address as the 4-digit one.
+    /// Accepts what NCCL accepts: hexadecimal digits, with `:` and `.` between them, and a domain of any width. An
+    /// 8-digit domain, as NVML prints it, is the same address as the 4-digit one.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let bad = || BadBusId(text.chars().take(40).collect());
+        let bad = || ParseBusIdError(text.chars().take(40).collect());
         let mut packed = 0_u64;
         let mut digits = 0;
         for c in text.chars() {
@@ -80,7 +80,7 @@ pub struct PciClass(pub u32);
 impl PciClass {
     /// PCI-to-PCI bridge.
     pub const BRIDGE: Self = Self(0x06_04_00);
-    /// What an NVSwitch reports ("other bridge").
+    /// An NVSwitch ("other bridge").
     pub const NVSWITCH: Self = Self(0x06_80_00);
     /// A GPU without display.
     pub const GPU: Self = Self(0x03_02_00);
@@ -91,12 +91,12 @@ impl PciClass {
     /// An NVMe drive.
     pub const NVME: Self = Self(0x01_08_02);
 
-    /// The leading byte, which says what the device is for.
+    /// The leading byte: the base class.
     pub fn base(self) -> u8 {
         (self.0 >> 16) as u8
     }
 
-    /// True for anything that forwards PCI traffic.
+    /// True for PCI-to-PCI bridges.
     pub fn is_bridge(self) -> bool {
         self.0 >> 8 == 0x0604
     }
@@ -113,12 +113,12 @@ impl fmt::Display for PciClass {
     }
 }
 
-/// What tells one CPU from another.
+/// The identity of a CPU.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Cpu {
     /// `x86_64`, `arm64`, `ppc64`.
     pub arch: Option<Box<str>>,
-    /// As `/proc/cpuinfo` has it: `GenuineIntel`, `AuthenticAMD`.
+    /// As in `/proc/cpuinfo`: `GenuineIntel`, `AuthenticAMD`.
     pub vendor: Option<Box<str>>,
     /// CPU family.
     pub family: Option<u32>,
@@ -129,55 +129,55 @@ pub struct Cpu {
 /// A NUMA node: some cores, their memory, and a PCIe root complex.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Numa {
-    /// The kernel's number for it.
+    /// The kernel's number; -1 where unknown.
     pub id: i32,
-    /// What CPU it is.
+    /// Its CPU.
     pub cpu: Cpu,
 }
 
-/// A process's claim on a GPU, as a topology file records it.
+/// A rank that uses a GPU, as a topology file records it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct GpuRank {
-    /// NVML's index.
+    /// NVML's index of the GPU.
     pub dev: Option<i32>,
-    /// The rank that uses it.
+    /// The rank.
     pub rank: Option<i32>,
-    /// What else the file says, in its order.
+    /// Further attributes, in the file's order.
     pub extra: Attributes,
 }
 
 /// A GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Gpu {
-    /// Which one of the catalog's, where known.
+    /// Its model in the catalog, where known.
     pub model: Option<&'static GpuModel>,
     /// Compute capability times ten, where known: 90 for Hopper.
     pub sm: Option<u32>,
-    /// The ranks a topology file puts on it. None of them: the file describes only PCI, and whoever loads it
-    /// fills the GPU in.
+    /// The ranks a topology file puts on it. Empty where the file describes the PCI function only; NCCL then fills the
+    /// GPU in when it loads the file.
     pub ranks: Vec<GpuRank>,
 }
 
 /// A network port of a NIC.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Port {
-    /// The kernel's name for it, such as `mlx5_0`.
+    /// The kernel's name, such as `mlx5_0`.
     pub name: Option<Box<str>>,
     /// The technology, where known.
     pub network: Option<Network>,
     /// Line rate each way.
     pub rate: Rate<Link, OneWay>,
-    /// What else a topology file says, in its order.
+    /// Further attributes of a topology file, in its order.
     pub extra: Attributes,
 }
 
-/// Which tier of a network a switch stands in.
+/// The tier of a network switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Tier {
-    /// NICs plug into it.
+    /// Connects NICs.
     Leaf,
-    /// Joins leaves. One device stands for a whole non-blocking layer, however many boxes it takes:
-    /// what is oversubscribed are the links that lead to it.
+    /// Connects leaves. One device represents a whole non-blocking layer, however many switches it takes; the links
+    /// that lead to it may be oversubscribed.
     Spine,
 }
 
@@ -192,7 +192,7 @@ pub enum DeviceKind {
     PcieSwitch,
     /// A GPU.
     Gpu(Gpu),
-    /// An NVSwitch chip (or, past one host, a switch tray's chip).
+    /// An NVSwitch chip, or a switch tray whose inner wiring is not public.
     NvSwitch {
         /// 1 (DGX-2) to 4 (NVLink 5 switch), where known.
         generation: Option<u8>,
@@ -203,7 +203,7 @@ pub enum DeviceKind {
     Storage,
     /// A network switch.
     NetSwitch(Tier),
-    /// A PCI function the description does not explain.
+    /// Any other PCI function.
     PciFunction,
 }
 
@@ -233,25 +233,25 @@ impl DeviceKind {
     }
 }
 
-/// Names and values that a file carries for a device and Weft passes on without reading them.
+/// Attribute names and values of a file that Weft passes on without reading them.
 pub type Attributes = Vec<(Box<str>, Box<str>)>;
 
 /// A device of a fabric.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Device {
-    /// Whose it is; switches between hosts are nobody's.
+    /// The host it belongs to; none for switches between hosts.
     pub host: Option<HostId>,
     /// Its number among its host's devices of the same stem.
     pub ordinal: u32,
     /// What it is.
     pub kind: DeviceKind,
-    /// Where it sits on the PCI bus.
+    /// Its PCI address.
     pub bus: Option<BusId>,
-    /// What it says it is on the PCI bus.
+    /// Its PCI class.
     pub class: Option<PciClass>,
-    /// The name the machine gives it, such as `nvme0n1` or `NVIDIA H200`.
+    /// The machine's name for it, such as `nvme0n1` or `NVIDIA H200`.
     pub label: Option<Box<str>>,
-    /// What else a topology file says, in its order.
+    /// Further attributes of a topology file, in its order.
     pub extra: Attributes,
 }
 

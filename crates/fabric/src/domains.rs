@@ -5,13 +5,13 @@ use crate::device::DeviceKind;
 use crate::fabric::Fabric;
 use crate::id::DeviceId;
 
-/// The domains of a fabric, each with its GPUs in order; a GPU without such links is a domain of one. xGMI and Xe
-/// Link make domains as NVLink does.
+/// The domains of a fabric, each sorted by GPU; a GPU without such links is a domain of one. xGMI and Xe Link form
+/// domains as NVLink does.
 pub fn gpu_domains(fabric: &Fabric) -> Vec<Vec<DeviceId>> {
     gpu_domains_among(fabric, &fabric.device_ids().collect::<Vec<_>>())
 }
 
-/// The domains among some devices, which are given in order: those of one host, or of one island.
+/// The domains among some devices, which must be sorted: those of one host, or of one island.
 pub fn gpu_domains_among(fabric: &Fabric, devices: &[DeviceId]) -> Vec<Vec<DeviceId>> {
     let is_gpu = |id: &DeviceId| matches!(fabric.device(*id).kind, DeviceKind::Gpu(_));
     let components = components_of(fabric, devices, |link| fabric.spec(link).kind.is_gpu_fabric());

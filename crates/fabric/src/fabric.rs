@@ -1,4 +1,4 @@
-//! The fabric itself: dense arrays of hosts, devices and directed links, built once and then only read.
+//! The fabric: dense arrays of hosts, devices and directed links, immutable once built.
 
 use rustc_hash::FxHashMap;
 
@@ -7,7 +7,7 @@ use crate::id::{DeviceId, HostId};
 use crate::link::{Link, LinkKind, LinkSpec, Measure, SpecId};
 use crate::rate::{OneWay, Pair, Rate};
 
-/// A machine or a cluster: what is there and how it is wired.
+/// A machine or a cluster: its hosts, devices and links.
 #[derive(Debug, Clone)]
 pub struct Fabric {
     name: String,
@@ -18,11 +18,11 @@ pub struct Fabric {
     /// `links` is sorted by source; the links of device `d` are `links[starts[d]..starts[d + 1]]`.
     starts: Vec<u32>,
     gpus: Vec<DeviceId>,
-    /// What a reader of this fabric should know about where it came from: what a file left out, what was assumed.
+    /// Remarks on the description: what a file left out, what was assumed.
     notes: Vec<String>,
 }
 
-/// Two fabrics are equal when they wire the same devices in the same way, whatever they are called.
+/// Two fabrics are equal when they have the same hosts and devices with the same links; names of fabrics do not count.
 impl PartialEq for Fabric {
     fn eq(&self, other: &Self) -> bool {
         let wiring = |fabric: &Self| -> Vec<(Link, LinkSpec)> {
@@ -37,12 +37,12 @@ impl PartialEq for Fabric {
 }
 
 impl Fabric {
-    /// What it is called.
+    /// The name of the fabric.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What a reader should know about where this description came from.
+    /// Remarks on the description: what a file left out, what was assumed.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -67,12 +67,12 @@ impl Fabric {
         &self.devices[id.index()]
     }
 
-    /// The GPUs; a GPU's position here is its number in matrices and ranks.
+    /// The GPUs. A GPU's position here is its number in matrices, and its rank.
     pub fn gpus(&self) -> &[DeviceId] {
         &self.gpus
     }
 
-    /// Devices of a kind.
+    /// The devices whose kind `wanted` accepts.
     pub fn devices_where<'a>(
         &'a self,
         wanted: impl Fn(&DeviceKind) -> bool + 'a,
@@ -90,12 +90,13 @@ impl Fabric {
         &self.links[self.starts[id.index()] as usize..self.starts[id.index() + 1] as usize]
     }
 
-    /// The kinds of link that are described, whether or not any link is one.
+    /// All link specs, including those that no link uses.
     pub fn specs(&self) -> &[LinkSpec] {
         &self.specs
     }
 
-    /// The same devices without the links between some pairs of them, either way: what is left when these fail. Devices keep their ids.
+    /// A copy of the fabric in which the links between some pairs of devices have failed, in both directions. Devices
+    /// keep their ids.
     pub fn without(&self, pairs: &[(DeviceId, DeviceId)]) -> Self {
         let fails = |link: &Link| {
             let (source, target) = (link.source, link.target);
@@ -107,12 +108,12 @@ impl Fabric {
         left
     }
 
-    /// What a link is made of.
+    /// The spec of a link.
     pub fn spec(&self, link: &Link) -> &LinkSpec {
         &self.specs[link.spec.0 as usize]
     }
 
-    /// How fast a link is, all its parallel wires together.
+    /// The rate of a link, summed over its parallel wires.
     pub fn rate(&self, link: &Link, measure: Measure) -> Rate<Pair, OneWay> {
         self.spec(link).rate(measure, link.count)
     }
@@ -127,12 +128,12 @@ impl Fabric {
         }
     }
 
-    /// Finds a device by its name, its PCI address, or (a GPU) its number across all hosts.
+    /// Finds a device by name, by PCI address, or (a GPU) by its number across all hosts.
     pub fn find(&self, name: &str) -> Option<DeviceId> {
-        // A lone host's devices need not name it, and may.
-        let lone = self.hosts.first().filter(|_| self.hosts.len() == 1);
+        // With a single host, its name in front is optional.
+        let only = self.hosts.first().filter(|_| self.hosts.len() == 1);
         let short =
-            lone.and_then(|host| name.strip_prefix(host.name.as_str())?.strip_prefix('/')).unwrap_or(name);
+            only.and_then(|host| name.strip_prefix(host.name.as_str())?.strip_prefix('/')).unwrap_or(name);
         let by_name = |id: &DeviceId| self.device_name(*id).eq_ignore_ascii_case(short);
         let by_label = |id: &DeviceId| {
             let device = self.device(*id);
@@ -154,9 +155,10 @@ impl Fabric {
 }
 
 impl Fabric {
-    /// ` Did you mean gpu0?` for a device that [`find`](Self::find) does not know, or nothing where no name is near.
-    pub fn near_device(&self, name: &str) -> String {
-        /// Names past this are not compared: a typo is as near to the first hosts' devices.
+    /// ` Did you mean gpu0?` for a device that [`find`](Self::find) does not find, or an empty string where no name is
+    /// near.
+    pub fn suggest_device(&self, name: &str) -> String {
+        /// Only this many names are compared: a typo is as near to the devices of the first hosts.
         const NAMES_MAX: usize = 4096;
         let names: Vec<String> = self.device_ids().take(NAMES_MAX).map(|id| self.device_name(id)).collect();
         crate::nearest::did_you_mean(name, names.iter().map(String::as_str))
@@ -167,33 +169,33 @@ impl Fabric {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FabricError {
-    /// A link that joins a device to itself.
-    #[error("{0} is linked to itself")]
+    /// A link from a device to itself.
+    #[error("{0} is linked to itself; a link needs two different devices")]
     SelfLink(String),
-    /// PCIe devices in a longer row than any machine has.
-    #[error("{0} is more than {DEPTH_MAX} PCIe links away from a CPU: no machine is built like that")]
+    /// A PCIe tree deeper than [`DEPTH_MAX`].
+    #[error("{0} is more than {DEPTH_MAX} PCIe links away from the nearest CPU, which is the limit")]
     TooDeep(String),
-    /// Larger than anything Weft plans for.
+    /// More devices or links than the limit.
     #[error("the fabric would have {found} {what}; the limit is {limit}")]
     TooLarge {
         /// Devices or links.
         what: &'static str,
-        /// How many there would be.
+        /// How many the fabric would have.
         found: usize,
-        /// How many there may be.
+        /// The limit.
         limit: usize,
     },
 }
 
-/// Limits on what a fabric may hold: room for 100,000 GPUs with everything around them.
-pub const MAX_DEVICES: usize = 2_000_000;
-/// See [`MAX_DEVICES`].
-pub const MAX_LINKS: usize = 16_000_000;
+/// Devices a fabric may have: enough for 100,000 GPUs with their hosts and switches.
+pub const DEVICES_MAX: usize = 2_000_000;
+/// Links a fabric may have.
+pub const LINKS_MAX: usize = 16_000_000;
 
-/// PCIe links that may lie between a device and the nearest CPU (or, without one, the first device it hangs together with).
+/// PCIe links between a device and the nearest CPU (or, without a CPU, the first device it is connected to).
 pub const DEPTH_MAX: u32 = 256;
 
-/// Puts a fabric together.
+/// Builds a fabric.
 #[derive(Debug, Default)]
 pub struct FabricBuilder {
     name: String,
@@ -212,7 +214,7 @@ impl FabricBuilder {
         Self { name: name.into(), ..Self::default() }
     }
 
-    /// Says something a reader of the fabric should know.
+    /// Adds a remark on the description (see [`Fabric::notes`]).
     pub fn note(&mut self, text: impl Into<String>) {
         self.notes.push(text.into());
     }
@@ -223,7 +225,7 @@ impl FabricBuilder {
         HostId(self.hosts.len() as u32 - 1)
     }
 
-    /// Adds a device that has nothing to say but its kind.
+    /// Adds a device of which only the kind is known.
     pub fn add(&mut self, host: Option<HostId>, kind: DeviceKind) -> DeviceId {
         self.add_device(Device {
             host,
@@ -236,7 +238,7 @@ impl FabricBuilder {
         })
     }
 
-    /// Adds a device; its ordinal is given here.
+    /// Adds a device and sets its ordinal.
     pub fn add_device(&mut self, mut device: Device) -> DeviceId {
         let next = self.ordinals.entry((device.host, device.kind.stem())).or_default();
         device.ordinal = *next;
@@ -245,7 +247,7 @@ impl FabricBuilder {
         DeviceId(self.devices.len() as u32 - 1)
     }
 
-    /// A device added before, to fill in.
+    /// A device added before, for changes.
     pub fn device_mut(&mut self, id: DeviceId) -> &mut Device {
         &mut self.devices[id.index()]
     }
@@ -255,17 +257,17 @@ impl FabricBuilder {
         &self.devices[id.index()]
     }
 
-    /// How many devices were added.
+    /// The number of devices added so far.
     pub fn device_count(&self) -> usize {
         self.devices.len()
     }
 
-    /// How many hosts were added.
+    /// The number of hosts added so far.
     pub fn host_count(&self) -> usize {
         self.hosts.len()
     }
 
-    /// Makes a kind of link known.
+    /// Registers a link spec; equal specs get the same id.
     pub fn spec(&mut self, spec: LinkSpec) -> SpecId {
         if let Some(id) = self.spec_ids.get(&spec) {
             return *id;
@@ -276,7 +278,7 @@ impl FabricBuilder {
         id
     }
 
-    /// Joins two devices by `count` links in each direction.
+    /// Connects two devices by `count` links in each direction.
     pub fn connect(&mut self, a: DeviceId, b: DeviceId, count: u32, spec: SpecId) {
         self.link(a, b, count, spec);
         self.link(b, a, count, spec);
@@ -287,8 +289,8 @@ impl FabricBuilder {
         self.links.push(Link { source, target, count, spec });
     }
 
-    /// Copies a whole fabric in, each of its hosts renamed by `rename`, and returns the id its first device got.
-    pub fn stamp(&mut self, part: &Fabric, rename: impl Fn(usize, &Host) -> String) -> DeviceId {
+    /// Appends a copy of a fabric, with each host renamed by `rename`, and returns the id of the copy's first device.
+    pub fn append(&mut self, part: &Fabric, rename: impl Fn(usize, &Host) -> String) -> DeviceId {
         let first_device = self.devices.len() as u32;
         let first_host = self.hosts.len() as u32;
         for (index, host) in part.hosts.iter().enumerate() {
@@ -308,10 +310,10 @@ impl FabricBuilder {
         DeviceId(first_device)
     }
 
-    /// Closes the fabric: checks it and sorts its links.
+    /// Checks the fabric, sorts its links and returns it.
     pub fn finish(mut self) -> Result<Fabric, FabricError> {
         for (what, found, limit) in
-            [("devices", self.devices.len(), MAX_DEVICES), ("links", self.links.len(), MAX_LINKS)]
+            [("devices", self.devices.len(), DEVICES_MAX), ("links", self.links.len(), LINKS_MAX)]
         {
             if found > limit {
                 return Err(FabricError::TooLarge { what, found, limit });
@@ -353,7 +355,7 @@ impl FabricBuilder {
     }
 }
 
-/// Where each device's links start among links sorted by source.
+/// The index of each device's first link among links sorted by source.
 fn starts(devices: usize, links: &[Link]) -> Vec<u32> {
     let mut starts = vec![0_u32; devices + 1];
     for link in links {
@@ -365,7 +367,7 @@ fn starts(devices: usize, links: &[Link]) -> Vec<u32> {
     starts
 }
 
-/// A device that is too many PCIe links away from where its tree starts, if there is one.
+/// A device more than [`DEPTH_MAX`] PCIe links below the root of its tree, if there is one.
 fn too_deep(devices: &[Device], links: &[Link], specs: &[LinkSpec], starts: &[u32]) -> Option<String> {
     let mut depth = vec![u32::MAX; devices.len()];
     let is_root = |index: &usize| matches!(devices[*index].kind, DeviceKind::Numa(_));
@@ -388,7 +390,7 @@ fn too_deep(devices: &[Device], links: &[Link], specs: &[LinkSpec], starts: &[u3
                 }
             }
         }
-        // What no CPU reaches hangs on whatever comes first.
+        // Without a CPU, the first device of a tree is its root.
         if start < devices.len() && depth[start] == u32::MAX {
             depth[start] = 0;
             queue.push(start);

@@ -1,4 +1,4 @@
-//! A number with its pedigree: how it was come by, and who says so.
+//! A number with its provenance: its basis (data sheet, experience, measurement) and its source.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::rate::{Device, Link, OneWay, Rate};
 
-/// How a number was come by.
+/// How a number was obtained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Basis {
-    /// What the wire signals: the specification's or the data sheet's number.
+    /// The signalling rate of the specification or data sheet.
     Nominal,
-    /// What large transfers are known to get out of it.
+    /// The rate that large transfers are known to reach.
     Effective,
-    /// What was measured on this very link.
+    /// Measured on this link.
     Measured,
 }
 
@@ -29,13 +29,13 @@ impl fmt::Display for Basis {
     }
 }
 
-/// Who says so: a specification, a data sheet, a program's constant, a measurement.
+/// The origin of a number: a specification, a data sheet, a program's constant, a measurement.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Source(Cow<'static, str>);
 
 impl Source {
-    /// A source named in the program text.
+    /// A source given as a literal.
     pub const fn named(text: &'static str) -> Self {
         Self(Cow::Borrowed(text))
     }
@@ -58,9 +58,9 @@ impl fmt::Display for Source {
 pub struct Figure<T> {
     /// The number.
     pub value: T,
-    /// How it was come by.
+    /// How it was obtained.
     pub basis: Basis,
-    /// Who says so.
+    /// Where it comes from.
     pub source: Source,
 }
 
@@ -68,12 +68,12 @@ pub struct Figure<T> {
 pub type LinkRate = Figure<Rate<Link, OneWay>>;
 
 impl<T> Figure<T> {
-    /// A nominal figure named in the program text.
+    /// A nominal figure with a literal source.
     pub const fn nominal(value: T, source: &'static str) -> Self {
         Self { value, basis: Basis::Nominal, source: Source::named(source) }
     }
 
-    /// An effective figure named in the program text.
+    /// An effective figure with a literal source.
     pub const fn effective(value: T, source: &'static str) -> Self {
         Self { value, basis: Basis::Effective, source: Source::named(source) }
     }

@@ -1,4 +1,4 @@
-//! What is known of a model of GPU. The catalog has the models.
+//! The properties of a GPU model. The models themselves are in the catalog.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -8,7 +8,7 @@ use crate::figure::Figure;
 use crate::link::LinkSpec;
 use crate::rate::{Device, OneWay, Rate};
 
-/// Who makes it.
+/// A GPU maker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Vendor {
     /// NVIDIA.
@@ -19,25 +19,36 @@ pub enum Vendor {
     Intel,
 }
 
-/// The links a GPU has toward other GPUs.
+impl Vendor {
+    /// The PCI vendor id of its GPUs.
+    pub const fn pci_id(self) -> u16 {
+        match self {
+            Self::Nvidia => 0x10de,
+            Self::Amd => 0x1002,
+            Self::Intel => 0x8086,
+        }
+    }
+}
+
+/// The links of a GPU to other GPUs.
 #[derive(Debug)]
 pub enum GpuLinks {
-    /// Links that the baseboard or rack wires up.
+    /// Links wired on the baseboard or in the rack.
     Wired(&'static LinkSpec, u32),
-    /// Links that come out at bridge connectors on the card's edge: they reach one neighbour, if a bridge is fitted.
+    /// Links at bridge connectors on the card's edge, which reach one neighbour if a bridge is fitted.
     Bridge {
-        /// What each link is.
+        /// The kind of link.
         link: &'static LinkSpec,
-        /// All of them.
+        /// Links over all connectors.
         links: u32,
-        /// Over how many bridge connectors.
+        /// Bridge connectors.
         slots: u32,
     },
-    /// None, and why.
+    /// No links, and the reason.
     Absent(&'static str),
 }
 
-/// What a GPU costs, roughly.
+/// The price of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Price {
     /// The maker's list price at launch, in US dollars.
@@ -46,23 +57,23 @@ pub enum Price {
     OnRequest,
 }
 
-/// A GPU the catalog knows.
+/// A GPU model of the catalog.
 #[derive(Debug)]
 pub struct GpuModel {
-    /// As specs and files spell it: `h100`.
+    /// The id in specs and files: `h100`.
     pub id: &'static str,
-    /// As a person reads it.
+    /// The product name.
     pub name: &'static str,
-    /// Who makes it.
+    /// The maker.
     pub vendor: Vendor,
-    /// Year it came to market.
+    /// The year of its launch.
     pub year: u16,
-    /// NVIDIA: compute capability times ten. AMD: the digits of `gfx942`, with 910 for `gfx90a` as RCCL has it.
-    /// Zero: neither.
+    /// NVIDIA: compute capability times ten. AMD: the digits of `gfx942`, with 910 for `gfx90a` as in RCCL.
+    /// Otherwise zero.
     pub architecture: u32,
-    /// Memory it carries.
+    /// Size of its memory.
     pub memory: Bytes,
-    /// How fast that memory reads or writes; its source is the source of the whole row.
+    /// Read or write rate of its memory; the figure's source is the source of the whole row.
     pub memory_rate: Figure<Rate<Device, OneWay>>,
     /// Links to other GPUs.
     pub links: GpuLinks,
@@ -70,14 +81,14 @@ pub struct GpuModel {
     pub c2c_links: u32,
     /// PCIe generation and width of its slot.
     pub pcie: (u8, u8),
-    /// PCI device ids it is known by.
+    /// Its PCI device ids.
     pub pci_devices: &'static [u16],
-    /// What it costs.
+    /// Its price.
     pub price: Price,
 }
 
 impl GpuModel {
-    /// The link kind and count toward other GPUs, wired or bridged.
+    /// The kind and number of links to other GPUs, wired or bridged.
     pub fn gpu_links(&self) -> Option<(&'static LinkSpec, u32)> {
         match self.links {
             GpuLinks::Wired(link, links) | GpuLinks::Bridge { link, links, .. } => Some((link, links)),
@@ -85,14 +96,14 @@ impl GpuModel {
         }
     }
 
-    /// What all its links to other GPUs signal together, each way.
+    /// The nominal rate of all its links to other GPUs, each way.
     pub fn link_rate(&self) -> Option<Figure<Rate<Device, OneWay>>> {
         let (link, count) = self.gpu_links()?;
         Some(link.nominal.clone()?.per_device(count.into()))
     }
 }
 
-// A model is one row of a table: its id says which.
+// The id identifies the row of the table.
 impl PartialEq for GpuModel {
     fn eq(&self, other: &Self) -> bool {
         self.id == other.id

@@ -2,8 +2,7 @@
 //!
 //! A [`Fabric`] holds hosts, devices and directed links. It comes from the [`catalog`], from a cluster
 //! spec, from a file, or from a probe of the machine; it answers questions about paths,
-//! bandwidth and domains. This crate is pure data: it reads no file, clock or socket, and only
-//! looks at bytes it is given.
+//! bandwidth and domains. The crate is pure: it reads no file, clock or socket, only bytes that the caller passes in.
 
 pub mod bisection;
 pub mod bytes;

@@ -1,4 +1,4 @@
-//! Links: what kind of wire joins two devices, and how fast it is.
+//! Links: the kind of wire between two devices, and its rates.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,7 +17,7 @@ pub enum Network {
     InfiniBand,
     /// RDMA over converged Ethernet, version 2.
     Roce,
-    /// The Elastic Fabric Adapter of AWS, of a generation the description does not name.
+    /// The Elastic Fabric Adapter of AWS, of unknown generation.
     Efa,
     /// EFA of p3dn and p4d.
     EfaV1,
@@ -37,7 +37,7 @@ pub enum Network {
     Ethernet,
 }
 
-/// The technology joining two CPU sockets or NUMA nodes.
+/// The technology between two CPU sockets or NUMA nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Socket {
     /// Intel QPI or UPI up to Broadwell.
@@ -58,16 +58,16 @@ pub enum Socket {
     Grace,
     /// IBM X bus of POWER9.
     Power9,
-    /// Any other; taken as slow as the slowest.
+    /// Any other; assumed to be as slow as the slowest known.
     Other,
 }
 
-/// What kind of wire a link is.
+/// The kind of wire a link is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum LinkKind {
-    /// NVLink; the generation where the description says it.
+    /// NVLink.
     NvLink {
-        /// 1 (Pascal) to 5 (Blackwell).
+        /// 1 (Pascal) to 5 (Blackwell), where known.
         generation: Option<u8>,
     },
     /// NVLink-C2C between a GPU and its Grace CPU.
@@ -81,9 +81,9 @@ pub enum LinkKind {
     XeLink,
     /// PCI Express.
     Pcie {
-        /// 1 to 6; 0 where the description does not say.
+        /// 1 to 6; 0 where unknown.
         generation: u8,
-        /// Lanes; 0 where the description does not say.
+        /// Lanes; 0 where unknown.
         width: u8,
     },
     /// Between the sockets of a host.
@@ -98,13 +98,13 @@ pub enum LinkKind {
 }
 
 impl LinkKind {
-    /// True for the links that GPUs address each other's memory over at full speed: NVLink, xGMI, Xe Link.
+    /// True for the links over which GPUs access each other's memory: NVLink, xGMI, Xe Link.
     pub fn is_gpu_fabric(self) -> bool {
         matches!(self, Self::NvLink { .. } | Self::Xgmi { .. } | Self::XeLink)
     }
 }
 
-/// The kind as a person reads it.
+/// The display name: `NVLink 4`, `PCIe 5.0 x16`.
 impl fmt::Display for LinkKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match *self {
@@ -170,7 +170,7 @@ const NETWORK_IDS: [(Network, &str); 6] = [
     (Network::Ethernet, "eth"),
 ];
 
-/// Network ids that are a word of their own.
+/// Network ids without a rate in them.
 const NETWORK_WORDS: [(Network, u32, &str); 9] = [
     (Network::InfiniBand, 100, "edr"),
     (Network::InfiniBand, 200, "hdr"),
@@ -184,7 +184,7 @@ const NETWORK_WORDS: [(Network, u32, &str); 9] = [
 ];
 
 impl Network {
-    /// The EFA with a PCI device id of Amazon's (vendor `1d0f`).
+    /// The EFA generation with a PCI device id of Amazon (vendor `1d0f`).
     pub fn efa_by_pci_device(device: u16) -> Option<Self> {
         match device {
             0xefa0 => Some(Self::EfaV1),
@@ -218,7 +218,7 @@ impl LinkKind {
                 match (word, NETWORK_IDS.iter().find(|(candidate, _)| *candidate == network)) {
                     (Some((_, _, word)), _) => (*word).to_owned(),
                     (None, Some((_, prefix))) => format!("{prefix}{gbit}"),
-                    // A generation of EFA at a rate that it does not have.
+                    // An EFA generation at a rate it does not have.
                     (None, None) if network != Network::Slingshot => format!("efa{gbit}"),
                     (None, None) => format!("slingshot{gbit}"),
                 }
@@ -227,16 +227,16 @@ impl LinkKind {
     }
 }
 
-/// No link kind has that name.
+/// A text is not the id of a link kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no link kind is called `{0}`; `weft topo --list links` prints them")]
-pub struct UnknownLinkKind(String);
+#[error("no link kind is called `{0}`; `weft topo --list links` prints all")]
+pub struct ParseLinkKindError(String);
 
 impl FromStr for LinkKind {
-    type Err = UnknownLinkKind;
+    type Err = ParseLinkKindError;
 
     fn from_str(id: &str) -> Result<Self, Self::Err> {
-        let unknown = || UnknownLinkKind(id.to_owned());
+        let unknown = || ParseLinkKindError(id.to_owned());
         if let Some((socket, _)) = SOCKET_IDS.iter().find(|(_, candidate)| *candidate == id) {
             return Ok(Self::Socket(*socket));
         }
@@ -297,21 +297,21 @@ impl<'de> Deserialize<'de> for LinkKind {
     }
 }
 
-/// All that is known of one kind of link on a fabric.
+/// The properties of one kind of link in a fabric.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LinkSpec {
-    /// What wire it is.
+    /// The kind of wire.
     pub kind: LinkKind,
-    /// What the wire signals, per link and direction.
+    /// The signalling rate, per link and direction.
     pub nominal: Option<LinkRate>,
-    /// What large transfers get: a known effective rate, or one measured here.
+    /// The rate that large transfers reach: a known effective rate, or one measured here.
     pub effective: Option<LinkRate>,
-    /// The time a first byte takes.
+    /// The time until the first byte arrives.
     pub latency: Option<Figure<Nanoseconds>>,
 }
 
 impl LinkSpec {
-    /// The figure to plan with: what transfers get, or what the wire signals where that is all we know.
+    /// The rate to plan with: the effective one, or the nominal one where that is all that is known.
     pub fn best(&self) -> Option<&LinkRate> {
         self.effective.as_ref().or(self.nominal.as_ref())
     }
@@ -324,27 +324,27 @@ pub struct SpecId(pub u32);
 /// `count` parallel links from one device to another, in that direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Link {
-    /// Where the data comes from.
+    /// The sending device.
     pub source: DeviceId,
-    /// Where it goes.
+    /// The receiving device.
     pub target: DeviceId,
-    /// How many links lie side by side.
+    /// How many links run in parallel.
     pub count: u32,
-    /// What each of them is.
+    /// The properties of each.
     pub spec: SpecId,
 }
 
-/// Which of a link's figures a question is asked of.
+/// Which of a link's rates to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Measure {
-    /// What the wires signal.
+    /// The signalling rate.
     Nominal,
-    /// What transfers get out of them.
+    /// The rate that large transfers reach.
     Effective,
 }
 
 impl LinkSpec {
-    /// The rate of `count` such links; zero where the description does not say how fast they are.
+    /// The rate of `count` such links; zero where unknown.
     pub fn rate(&self, measure: Measure, count: u32) -> Rate<Pair, OneWay> {
         let figure = match measure {
             Measure::Nominal => self.nominal.as_ref().or(self.effective.as_ref()),
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn unknown_ids_are_refused() {
         for id in ["", "nvlink9", "pcie5", "pcie5x3", "pcie7x16", "eth0", "eth99999", "warp", "x", "7"] {
             assert!(id.parse::<LinkKind>().is_err(), "{id}");
         }

@@ -16,7 +16,7 @@ pub struct FlowGraph {
 const UNREACHED: u32 = u32::MAX;
 
 impl FlowGraph {
-    /// A graph of so many nodes and no edges.
+    /// A graph of `nodes` nodes and no edges.
     pub fn new(nodes: usize) -> Self {
         Self {
             edges_from: vec![Vec::new(); nodes],
@@ -37,12 +37,12 @@ impl FlowGraph {
         edge
     }
 
-    /// Gives an edge another capacity for the flows to come.
+    /// Sets the capacity of an edge for the next flow.
     pub fn set_capacity(&mut self, edge: usize, capacity: u64) {
         self.original[edge] = capacity;
     }
 
-    /// The largest flow from source to sink; starts afresh each time.
+    /// The maximum flow from source to sink, computed from scratch.
     pub fn max_flow(&mut self, source: usize, sink: usize) -> u64 {
         self.residual.copy_from_slice(&self.original);
         let mut total = 0_u64;
@@ -64,7 +64,7 @@ impl FlowGraph {
         self.original[edge]
     }
 
-    /// What the last flow sent over an edge.
+    /// The flow over an edge in the last [`Self::max_flow`].
     pub fn flow(&self, edge: usize) -> u64 {
         self.original[edge].saturating_sub(self.residual[edge])
     }
@@ -100,7 +100,7 @@ impl FlowGraph {
                         self.next[node] += 1;
                     }
                 }
-                // A dead end: step back and pass this node by from now on.
+                // A dead end: step back and skip this node from now on.
                 None => match self.path.pop() {
                     Some(edge) => {
                         node = self.targets[edge ^ 1] as usize;

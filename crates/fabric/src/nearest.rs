@@ -1,16 +1,16 @@
-//! The names a person may have meant.
+//! Suggestions for misspelled names.
 
 /// Up to three of `names` within a few edits of `typed`, nearest first; ties keep the order of `names`.
 pub fn nearest<'a>(typed: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
-    // A typo changes a letter or two; past a third of the word it is another word. Names are short, so a long text
-    // is no typo of any of them, and not worth the table.
+    // Edits to more than a third of the word make it another word. Names are short, so a long text is a typo of none
+    // of them.
     const TYPED_MAX: usize = 64;
     let typed: Vec<char> = typed.chars().take(TYPED_MAX + 1).collect();
     if typed.is_empty() || typed.len() > TYPED_MAX {
         return Vec::new();
     }
     let allowed = (typed.len() / 3).clamp(1, 4);
-    // What is a piece of a name, or has a name as its beginning, is as near as a typo.
+    // A part of a name, or a text that starts with a name, counts as an exact match.
     let text: String = typed.iter().collect::<String>().to_ascii_lowercase();
     let is_piece = |name: &str| text.len() > 1 && (name.contains(&text) || text.starts_with(name));
     let distance = |name: &str| if is_piece(name) { 0 } else { edits(&typed, name) };
@@ -20,7 +20,7 @@ pub fn nearest<'a>(typed: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a
     close.into_iter().take(3).map(|(_, name)| name).collect()
 }
 
-/// ` Did you mean a, b or c?`, or nothing where nothing is near.
+/// ` Did you mean a, b or c?`, or an empty string where no name is near.
 pub fn did_you_mean<'a>(typed: &str, names: impl Iterator<Item = &'a str>) -> String {
     let quoted: Vec<String> = nearest(typed, names).iter().map(|name| format!("`{name}`")).collect();
     match quoted.as_slice() {
@@ -30,13 +30,13 @@ pub fn did_you_mean<'a>(typed: &str, names: impl Iterator<Item = &'a str>) -> St
     }
 }
 
-/// A name without case and separators, so that `all_reduce`, `AllReduce` and `all-reduce` are the same.
+/// A name in lower case without separators: `all_reduce`, `AllReduce` and `all-reduce` become the same.
 pub fn fold(name: &str) -> String {
     let is_separator = |c: &char| matches!(c, '-' | '_' | ' ' | '.');
     name.trim().chars().filter(|c| !is_separator(c)).map(|c| c.to_ascii_lowercase()).collect()
 }
 
-/// Insertions, deletions, replacements and swaps of neighbours that turn one word into the other, whatever their case.
+/// The edit distance of two words, ignoring case: insertions, deletions, replacements and swaps of neighbours.
 fn edits(typed: &[char], name: &str) -> usize {
     let name: Vec<char> = name.chars().collect();
     let same = |column: usize, row: usize| typed[column].eq_ignore_ascii_case(&name[row]);

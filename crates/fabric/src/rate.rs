@@ -1,9 +1,9 @@
-//! Bandwidths that cannot be confused.
+//! Bandwidths with scope and direction in the type.
 //!
-//! Published figures mix three things freely: the *scope* (one lane, one link, one GPU, one rack), the
-//! *direction* (each way, or both ways added up) and the number itself. "600 GB/s per link" for NVLink 3 is the
-//! both-ways sum over the twelve links of a GPU; "32 GB/s per lane" for PCIe 4 is the one-way rate of a slot of
-//! sixteen lanes. A [`Rate`] carries scope and direction in its type, so such a sentence does not compile:
+//! Published figures mix up the *scope* (one lane, one link, one GPU, one rack) and the *direction* (each way, or
+//! both ways added up). "600 GB/s per link" for NVLink 3 is the both-ways sum over the twelve links of a GPU;
+//! "32 GB/s per lane" for PCIe 4 is the one-way rate of a slot of sixteen lanes. With [`Rate`], such mistakes do not
+//! compile:
 //!
 //! ```compile_fail
 //! use weftlink_fabric::rate::{BothWays, Device, Link, Rate};
@@ -24,7 +24,7 @@
 //! let gap = in_rack.ratio(network); // expected `BothWays`, found `OneWay`: the gap is 9, not 18
 //! ```
 //!
-//! The only ways from one to another say what they do:
+//! Conversions are explicit:
 //!
 //! ```
 //! use weftlink_fabric::rate::{Link, OneWay, Rate};
@@ -36,15 +36,15 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::marker::PhantomData;
 
-/// What a rate is the rate of.
+/// The thing a rate belongs to.
 pub trait Scope {
-    /// How the scope reads after "per".
+    /// The word printed after "per".
     const NAME: &'static str;
 }
 
-/// Which directions a rate adds up.
+/// The directions a rate adds up.
 pub trait Direction {
-    /// How the direction reads after the number.
+    /// The words printed after the number.
     const NAME: &'static str;
 }
 
@@ -73,7 +73,7 @@ markers! { Scope:
 markers! { Direction:
     /// One direction.
     OneWay = "each way",
-    /// Both directions added up, as data sheets like to print.
+    /// Both directions added up, as most data sheets print.
     BothWays = "both ways",
 }
 
@@ -117,7 +117,7 @@ impl<S, D> Rate<S, D> {
         self.bytes_per_second as f64 / 1e9
     }
 
-    /// How many times `other` fits into this. Both must have the same scope and direction.
+    /// This rate divided by `other`, which has the same scope and direction.
     pub fn ratio(self, other: Self) -> f64 {
         self.bytes_per_second as f64 / other.bytes_per_second as f64
     }
@@ -127,7 +127,7 @@ impl<S, D> Rate<S, D> {
         Self::from_bytes(self.bytes_per_second.saturating_add(other.bytes_per_second))
     }
 
-    /// The share that one of `parts` equal users gets.
+    /// The share of one of `parts` equal users.
     pub const fn shared_by(self, parts: u64) -> Self {
         Self::from_bytes(self.bytes_per_second / parts)
     }
@@ -164,7 +164,7 @@ impl<D> Rate<Device, D> {
 }
 
 impl<D> Rate<Pair, D> {
-    /// Adds up what a device has toward all its peers.
+    /// The same rate as a contribution to the sum over all peers of a device.
     pub fn into_device(self) -> Rate<Device, D> {
         self.scaled(1)
     }
@@ -184,7 +184,7 @@ impl<S> Rate<S, BothWays> {
     }
 }
 
-// The derives would ask the markers for these traits; the markers are never values.
+// Derived implementations would require these traits of the markers, which are never values.
 impl<S, D> Clone for Rate<S, D> {
     fn clone(&self) -> Self {
         *self
@@ -218,7 +218,7 @@ impl<S: Scope, D: Direction> fmt::Debug for Rate<S, D> {
     }
 }
 
-/// `450 GB/s each way per GPU`: a rate never prints without saying what it is.
+/// `450 GB/s each way per GPU`: a rate always prints its direction and scope.
 impl<S: Scope, D: Direction> fmt::Display for Rate<S, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} per {}", Amount(self.bytes_per_second), D::NAME, S::NAME)
@@ -226,7 +226,7 @@ impl<S: Scope, D: Direction> fmt::Display for Rate<S, D> {
 }
 
 impl<S, D> Rate<S, D> {
-    /// The number and its unit alone (`450 GB/s`), for a table whose heading says the rest.
+    /// The number and its unit alone (`450 GB/s`), for tables whose heading gives scope and direction.
     pub fn amount(self) -> impl fmt::Display {
         Amount(self.bytes_per_second)
     }
@@ -241,7 +241,7 @@ impl fmt::Display for Amount {
             1_000_000_000..1_000_000_000_000 => (self.0 as f64 / 1e9, "GB/s"),
             _ => (self.0 as f64 / 1e12, "TB/s"),
         };
-        // Three digits tell 3.35 from 3.4 and are no more than the sources give.
+        // Three significant digits, the precision of the sources.
         let decimals = if value >= 99.95 {
             0
         } else if value >= 9.995 {
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn printing_says_scope_and_direction() {
+    fn rates_print_scope_and_direction() {
         let rate: Rate<Link, OneWay> = Rate::from_mb(15_754);
         assert_eq!(rate.to_string(), "15.8 GB/s each way per link");
         assert_eq!(rate.per_device(1).per_domain(72).amount().to_string(), "1.13 TB/s");
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_products_saturate() {
+    fn overflowing_products_saturate() {
         let rate: Rate<Link, OneWay> = Rate::from_bytes(u64::MAX);
         assert_eq!(rate.per_device(18).both_ways(), Rate::from_bytes(u64::MAX));
     }

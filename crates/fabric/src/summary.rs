@@ -1,4 +1,4 @@
-//! A fabric in a few numbers and one sentence that a person can act on.
+//! A fabric in a few numbers and one sentence.
 
 use crate::bisection::{Bisection, bisection};
 use crate::catalog::gpus::GpuLinks;
@@ -9,7 +9,7 @@ use crate::link::{LinkKind, Measure};
 use crate::paths::{PairClass, PathType, Paths};
 use crate::rate::{BothWays, Device, Domain, OneWay, Rate};
 
-/// What there is to say about a fabric.
+/// The key figures of a fabric.
 #[derive(Debug, Clone)]
 pub struct Summary {
     /// Hosts.
@@ -22,50 +22,50 @@ pub struct Summary {
     pub domains: Vec<usize>,
     /// Hosts that the largest domain spans.
     pub domain_hosts: usize,
-    /// What a GPU can send other GPUs over its own links; the least of all GPUs that have some.
+    /// The rate of a GPU's links to other GPUs; the least of all GPUs that have some.
     pub gpu_rate: Option<Rate<Device, OneWay>>,
-    /// What the links of the GPU fabric are.
+    /// The kind of link of the GPU fabric.
     pub gpu_link: Option<LinkKind>,
-    /// All GPUs of the largest domain added up, both ways, as racks are advertised.
+    /// The sum over all GPUs of the largest domain, both ways, as racks are advertised.
     pub domain_rate: Option<Rate<Domain, BothWays>>,
     /// The NICs of a host.
     pub nics: Option<Nics>,
-    /// What the halves of the fabric can send each other.
+    /// The bisection bandwidth.
     pub bisection: Option<Bisection>,
     /// The bandwidth cliff.
     pub cliff: Vec<Level>,
     /// The classes of GPU pairs.
     pub classes: Vec<PairClass>,
-    /// Why no GPU has links of its own to others.
+    /// Why no GPU has links to other GPUs.
     pub no_links: Option<NoLinks>,
-    /// NICs in all, whether or not their speed is known.
+    /// The number of NICs, including those of unknown speed.
     pub nic_count: usize,
 }
 
-/// Why GPUs have no links of their own to other GPUs.
+/// Why GPUs have no links to other GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoLinks {
-    /// The model has none, and why.
+    /// The model has none, for this reason.
     None(&'static str),
-    /// The cards have connectors for a bridge, and none is fitted.
+    /// The cards have bridge connectors, but no bridge is fitted.
     NoBridge,
-    /// They may have some; the description leaves them out.
+    /// The description does not say.
     NotDescribed,
 }
 
 impl NoLinks {
-    /// As a clause.
+    /// The reason as a clause.
     pub fn reason(self) -> &'static str {
         match self {
             Self::None(reason) => reason,
             Self::NoBridge => "the cards have bridge connectors, but no bridge is fitted",
-            Self::NotDescribed => "the description leaves out whether there are any",
+            Self::NotDescribed => "the description does not say whether there are any",
         }
     }
 }
 
 impl Summary {
-    /// Works a fabric out.
+    /// Summarizes a fabric.
     pub fn of(paths: &Paths<'_>) -> Self {
         let fabric = paths.fabric();
         let mut members = gpu_domains(fabric);
@@ -105,7 +105,7 @@ impl Summary {
         }
     }
 
-    /// The step from the GPU fabric (or the GPU's slot, without one) down to the network, per GPU.
+    /// The bandwidth of the GPU fabric (or, without one, of the GPU's slot) divided by that of the network, per GPU.
     pub fn network_step(&self) -> Option<f64> {
         let nics = self.nics.as_ref()?;
         let network = self.cliff.iter().position(|level| level.detail.starts_with(&nics.describe(1)))?;
@@ -113,20 +113,16 @@ impl Summary {
         Some(above.ratio(self.cliff[network].nominal))
     }
 
-    /// One sentence that a person can act on.
+    /// The summary as one sentence.
     pub fn sentence(&self) -> String {
         match self.gpus {
-            0 => "No GPU here: nothing to plan a collective for.".to_owned(),
-            1 => format!(
-                "One GPU{}: nothing to talk to on this machine{}.",
-                self.and_its_links(),
-                self.past_the_node()
-            ),
+            0 => "No GPU: there is nothing to plan a collective for.".to_owned(),
+            1 => format!("One GPU{}: no peer on this machine{}.", self.unused_links(), self.past_the_node()),
             _ => format!("{}{}.", self.inside(), self.past_the_node()),
         }
     }
 
-    fn and_its_links(&self) -> String {
+    fn unused_links(&self) -> String {
         self.gpu_rate.map_or_else(String::new, |rate| format!(" with {rate} of unused links"))
     }
 
@@ -173,7 +169,7 @@ impl Summary {
         let none = match self.no_links {
             Some(NoLinks::None(reason)) => format!("no NVLink between them ({reason})"),
             Some(NoLinks::NoBridge) => format!("no NVLink between them ({})", NoLinks::NoBridge.reason()),
-            _ => "no NVLink described between them".to_owned(),
+            _ => "no NVLink between them in the description".to_owned(),
         };
         let local = |class: &&PairClass| !matches!(class.path.kind, PathType::Net | PathType::Dis);
         let reach = match self.classes.iter().rev().find(local) {
@@ -191,12 +187,12 @@ impl Summary {
     fn past_the_node(&self) -> String {
         let Some(nics) = &self.nics else {
             return match self.nic_count {
-                0 => "; no NIC is described, so nothing is known past the node".to_owned(),
+                0 => "; no NIC is described, so the bandwidth past the node is unknown".to_owned(),
                 1 => "; past the node one NIC of unknown speed".to_owned(),
                 count => format!("; past the node {count} NICs of unknown speed"),
             };
         };
-        // A domain that spans hosts, such as a rack, leaves through the NICs of all of them.
+        // Traffic leaves a domain that spans hosts, such as a rack, through the NICs of all of them.
         let (past, hosts) = match self.domain_hosts {
             0 | 1 => ("node", 1),
             hosts => ("domain", hosts as u64),

@@ -1,5 +1,5 @@
-//! Bisection bandwidth against its definition: on small random fabrics, every way to put the devices on two sides with half of
-//! the GPUs on each is tried, and the least capacity between the sides is what it must find.
+//! Bisection bandwidth against its definition: on small random fabrics, the result must equal the smallest capacity over
+//! all ways to split the devices with half of the GPUs on each side.
 
 use proptest::prelude::*;
 use weftlink_fabric::bisection::{bisection, bounds};
@@ -8,7 +8,7 @@ use weftlink_fabric::device::{Gpu, Numa, Tier};
 use weftlink_fabric::link::{Network, Socket};
 use weftlink_fabric::{DeviceId, DeviceKind, Fabric, FabricBuilder, Link, Measure, Paths};
 
-/// What a device is: 0 to 2 a GPU, 3 an NVSwitch, 4 a CPU, 5 a PCIe switch, 6 a leaf, 7 a spine.
+/// 0 to 2 is a GPU, 3 an NVSwitch, 4 a CPU, 5 a PCIe switch, 6 a leaf, 7 a spine.
 fn kind(choice: u8) -> DeviceKind {
     match choice {
         0..=2 => DeviceKind::Gpu(Gpu::default()),
@@ -41,7 +41,7 @@ fn fabric(devices: &[u8], wires: &[(usize, usize, u8)]) -> Fabric {
     builder.finish().expect("no device is linked to itself")
 }
 
-fn by_trying_all(fabric: &Fabric) -> Option<u64> {
+fn by_brute_force(fabric: &Fabric) -> Option<u64> {
     let gpus = fabric.gpus();
     let one_domain = weftlink_fabric::domains::gpu_domains(fabric).len() == 1;
     let counts = |link: &&Link| !one_domain || fabric.spec(link).kind.is_gpu_fabric();
@@ -59,7 +59,7 @@ fn by_trying_all(fabric: &Fabric) -> Option<u64> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn the_least_cut_is_found(
+    fn bisection_is_the_smallest_cut(
         devices in prop::collection::vec(0_u8..8, 2..10),
         wires in prop::collection::vec((0_usize..10, 0_usize..10, 0_u8..15), 1..20),
     ) {
@@ -69,17 +69,17 @@ proptest! {
             prop_assert!(fabric.gpus().len() < 2);
             return Ok(());
         };
-        let truth = by_trying_all(&fabric).expect("there are two halves");
+        let truth = by_brute_force(&fabric).expect("there are two halves");
         prop_assert_eq!(found.upper.bytes_per_second(), truth);
-        let bounds = bounds(&paths, Measure::Nominal).expect("as there was an answer");
+        let bounds = bounds(&paths, Measure::Nominal).expect("bisection() had a result");
         prop_assert!(bounds.lower.bytes_per_second() <= truth, "{:?} > {}", bounds, truth);
         prop_assert!(bounds.upper.bytes_per_second() >= truth, "{:?} < {}", bounds, truth);
     }
 }
 
-/// Every GPU has one slow slot; two CPUs share a link that is narrower than half of the slots.
+/// The link between the two CPUs is narrower than half of the GPUs' slots: flows to both hubs must share it.
 #[test]
-fn two_hubs_do_not_use_one_wire_twice() {
+fn hubs_share_link_capacity() {
     let mut builder = FabricBuilder::new("two sockets");
     let host = builder.host("host0", None);
     let cpus = [(); 2].map(|()| builder.add(Some(host), DeviceKind::Numa(Numa::default())));

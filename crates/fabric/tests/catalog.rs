@@ -1,5 +1,5 @@
-//! The tables of the public guides on GPU interconnects, recomputed from the catalog: links x rate x direction.
-//! The expected value of a row is written once, as the guide prints it.
+//! The tables of public guides on GPU interconnects, recomputed from the catalog: links x rate x direction.
+//! Expected values are as the guides print them.
 
 use weftlink_fabric::catalog::switches::NVSWITCHES;
 use weftlink_fabric::catalog::{gpus, links, systems};
@@ -16,7 +16,7 @@ fn system(name: &str) -> Fabric {
     systems::by_name(name).unwrap_or_else(|| panic!("no system {name}")).fabric()
 }
 
-/// What a device signals each way over NVLink, xGMI or Xe Link.
+/// The nominal rate of a device each way over NVLink, xGMI or Xe Link.
 fn gpu_fabric_rate(fabric: &Fabric, device: DeviceId) -> Rate<Device, OneWay> {
     fabric
         .links_from(device)
@@ -55,7 +55,7 @@ fn nvlink_generations() {
 
 #[test]
 fn pcie_generations_each_way_over_16_lanes() {
-    // The guides round the line code away; the next power of two is within 2 % of what the wire carries.
+    // The guides ignore the line code: their powers of two are within 2 % of the actual rate.
     for (generation, gb) in [(3, 16), (4, 32), (5, 64), (6, 128)] {
         let slot = links::pcie_lane(generation).per_link(16);
         let printed: Rate<Link, OneWay> = Rate::from_gb(gb);
@@ -65,7 +65,7 @@ fn pcie_generations_each_way_over_16_lanes() {
 }
 
 #[test]
-fn a_guide_that_says_32_gb_per_lane_means_the_slot() {
+fn pcie_4_has_32_gb_per_slot_not_per_lane() {
     let lane = links::pcie_lane(4);
     assert!((lane.gb() - 2.0).abs() < 0.04, "{lane}");
     assert!((lane.per_link(16).gb() - 32.0).abs() < 0.64);
@@ -103,7 +103,7 @@ fn dgx_generations_any_gpu_to_any_gpu() {
         for &gpu in fabric.gpus() {
             assert_eq!(gpu_fabric_rate(&fabric, gpu).both_ways(), expected, "{name}");
         }
-        // No switch is a narrow place: what it takes from below it can pass on.
+        // No switch is a bottleneck: it has as many links up as down.
         for switch in fabric.devices_where(|kind| matches!(kind, DeviceKind::NvSwitch { .. })) {
             let toward = |gpus: bool| {
                 let links = fabric.links_from(switch).iter();
@@ -135,7 +135,7 @@ fn nvl72_rack() {
 
 #[test]
 fn consumer_cards() {
-    // NVLink ended with the 3090: a bridge there, a reason after it.
+    // The RTX 3090 is the last with an NVLink bridge; later cards state a reason.
     let bridge = system("2x-rtx3090-bridge");
     assert_eq!(gpu_fabric_rate(&bridge, bridge.gpus()[0]).both_ways(), Rate::from_mb(112_500));
     for id in ["rtx4090", "rtx5090"] {
@@ -169,7 +169,7 @@ fn cloud_networks_in_gbit() {
 }
 
 #[test]
-fn gpus_are_told_apart() {
+fn gpu_ids_and_pci_devices_are_unique() {
     let mut ids = std::collections::HashSet::new();
     let mut devices = std::collections::HashSet::new();
     for model in gpus::GPUS {

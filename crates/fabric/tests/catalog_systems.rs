@@ -1,4 +1,4 @@
-//! What must hold of every system of the catalog, and the counts and placements of each.
+//! Properties of every system of the catalog, and the device counts and placements of each.
 
 use std::collections::HashSet;
 
@@ -76,7 +76,7 @@ fn every_link_runs_both_ways() {
 }
 
 #[test]
-fn every_system_hangs_together_and_names_are_unique() {
+fn every_system_is_connected_and_names_are_unique() {
     let mut systems_seen = HashSet::new();
     for system in systems::all() {
         assert!(systems_seen.insert(system.name), "{} twice", system.name);
@@ -218,7 +218,7 @@ fn pcie_above(fabric: &Fabric, gpu: DeviceId) -> ((u8, u8), (u8, u8)) {
 }
 
 #[test]
-fn pcie_runs_at_what_both_ends_can() {
+fn pcie_links_run_at_the_slower_end() {
     for (name, slot, above) in [
         ("p4d", (3, 16), (3, 16)),      // A100s, Gen4, in a Gen3 host
         ("p5", (5, 16), (4, 16)),       // Gen5 switches below Milan
@@ -250,7 +250,7 @@ fn grace_gpus_reach_their_cpu_over_c2c() {
 }
 
 #[test]
-fn nd_a100_v4_hangs_its_gpus_on_the_published_nodes() {
+fn nd_a100_v4_has_its_gpus_on_the_published_nodes() {
     let fabric = system("nd-a100-v4");
     let numa_of = |gpu: DeviceId| {
         let mut seen = vec![gpu];

@@ -1,4 +1,4 @@
-//! Clusters, as specs compose them.
+//! Clusters built from specs.
 
 use weftlink_fabric::device::Tier;
 use weftlink_fabric::link::Network;
@@ -61,7 +61,7 @@ fn a_pair_of_hgx_has_eight_rails() {
 }
 
 #[test]
-fn nics_stand_beside_their_gpus() {
+fn nics_are_next_to_their_gpus() {
     // Below the GPU's own PCIe switch.
     let fabric = cluster("2x hgx-h100 + 8x ndr");
     for gpu in 0..8 {
@@ -85,14 +85,14 @@ fn nics_stand_beside_their_gpus() {
 }
 
 #[test]
-fn the_slot_feeds_the_port_as_far_as_the_host_can() {
+fn nic_slots_are_as_fast_as_the_port_needs_and_the_host_allows() {
     for (system, nic, network, slot) in [
         ("hgx-h100", "nic0", "eth25", "pcie3x8"),
         ("hgx-h100", "nic0", "edr", "pcie3x16"),
         ("hgx-h100", "nic0", "hdr", "pcie4x16"),
         ("hgx-h100", "nic0", "ndr", "pcie5x16"),
         ("gb300-nvl72", "rack0-host0/nic0", "xdr", "pcie6x16"),
-        // A card runs no faster than what it is plugged into.
+        // The host limits the slot.
         ("hgx-h100", "nic0", "xdr", "pcie5x16"),
         ("dgx-1-v100", "nic0", "ndr", "pcie3x16"),
     ] {
@@ -105,7 +105,7 @@ fn the_slot_feeds_the_port_as_far_as_the_host_can() {
 }
 
 #[test]
-fn units_fill_up_and_oversubscription_thins_the_uplinks() {
+fn units_are_filled_and_oversubscription_reduces_uplinks() {
     // 32 hosts to a unit of 64-port leaves: 33 hosts make two units.
     let fabric = cluster("33x hgx-h100 + 2x ndr");
     assert_eq!(switches(&fabric, Tier::Leaf).len(), 4);
@@ -154,7 +154,7 @@ fn a_rack_has_many_hosts() {
 }
 
 #[test]
-fn systems_without_a_network_say_so() {
+fn clusters_without_a_network_have_a_note() {
     let fabric = cluster("2x hgx-h100");
     assert!(fabric.notes().iter().any(|note| note.contains("+ 8x ndr")), "{:?}", fabric.notes());
     assert!(cluster("1x hgx-h100").notes().is_empty());
@@ -162,13 +162,13 @@ fn systems_without_a_network_say_so() {
 }
 
 #[test]
-fn cloud_shapes_are_cabled_by_their_own_nics() {
+fn systems_with_their_own_nics_refuse_others() {
     for system in weftlink_fabric::catalog::systems::all() {
         let has_nics = (system.fabric().devices().iter()).any(|d| matches!(d.kind, DeviceKind::Nic(_)));
-        let with_ours = resolve(&format!("2x {} + 1x ndr", system.name));
-        assert_eq!(with_ours.is_err(), has_nics, "{}", system.name);
-        if let Err(error) = with_ours {
-            assert!(error.to_string().contains("brings its own NICs"), "{error}");
+        let with_added = resolve(&format!("2x {} + 1x ndr", system.name));
+        assert_eq!(with_added.is_err(), has_nics, "{}", system.name);
+        if let Err(error) = with_added {
+            assert!(error.to_string().contains("has its own NICs"), "{error}");
             let own = cluster(&format!("2x {}", system.name));
             assert!(!switches(&own, Tier::Leaf).is_empty(), "{}", system.name);
         }
@@ -176,14 +176,14 @@ fn cloud_shapes_are_cabled_by_their_own_nics() {
 }
 
 #[test]
-fn what_is_too_large_is_refused_before_it_is_built() {
+fn clusters_above_the_limit_are_refused() {
     let error = resolve("25000x hgx-h100 + 64x ndr").unwrap_err().to_string();
     assert!(error.contains("devices; the limit is"), "{error}");
 }
 
 #[test]
-fn a_text_that_names_nothing_is_told_what_would() {
-    for (text, said) in [
+fn unknown_names_get_suggestions() {
+    for (text, expected) in [
         ("hgx-h10", "Did you mean `hgx-h100`"),
         ("2xhgx-h100", "`2x hgx-h100`"),
         ("2x-rtx4091", "Did you mean `2x-rtx4090`"),
@@ -192,11 +192,11 @@ fn a_text_that_names_nothing_is_told_what_would() {
         ("2x hgx-h10", "Did you mean `hgx-h100`"),
     ] {
         let error = resolve(text).unwrap_err().to_string();
-        assert!(error.contains(said), "{text}: {error}");
+        assert!(error.contains(expected), "{text}: {error}");
     }
 }
 
-/// How long it takes is for the benchmark `scale` to tell.
+/// The benchmark `scale` measures how long it takes.
 #[test]
 fn nine_thousand_gpus_are_built() {
     let fabric = cluster("128x gb200-nvl72 + 4x ndr");

@@ -1,4 +1,4 @@
-//! Documents: what people write, what is refused and where, and what reads back.
+//! Documents: reading, round trips, and the errors with their lines.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -51,7 +51,7 @@ fn a_large_cluster_reads_back_from_json() {
 }
 
 #[test]
-fn overrides_change_what_they_name() {
+fn overrides_change_the_named_links() {
     let fabric = read_toml(SLOW_RAIL).unwrap();
     assert_reads_back(&fabric);
     for (a, b) in [("host1/nic3", "leaf3"), ("leaf3", "host1/nic3")] {
@@ -73,7 +73,7 @@ fn overrides_change_what_they_name() {
 }
 
 #[test]
-fn a_lab_is_put_together_from_boxes() {
+fn a_cluster_can_mix_systems() {
     let fabric = read_toml(MIXED_LAB).unwrap();
     assert_reads_back(&fabric);
     assert_eq!(fabric.gpus().len(), 8 + 2 + 1);
@@ -86,7 +86,7 @@ fn a_lab_is_put_together_from_boxes() {
 }
 
 #[test]
-fn names_say_whose_a_device_is() {
+fn device_names_determine_the_host() {
     let one_host = "weft = 1\n[[host]]\nname = \"a\"\n";
     let more = "[[host]]\nname = \"b\"\n";
     for (document, name, host) in [
@@ -105,7 +105,7 @@ fn names_say_whose_a_device_is() {
 }
 
 #[test]
-fn links_may_lead_one_way() {
+fn links_may_be_one_way() {
     let fabric = read_json(RING).unwrap();
     assert_reads_back(&fabric);
     assert_eq!(fabric.links().len(), 4);
@@ -113,42 +113,42 @@ fn links_may_lead_one_way() {
     assert!(links(&fabric, "gpu0", "gpu3").is_empty());
 }
 
-/// A document with one thing wrong, the line it is on, and what is said.
+/// Documents with one mistake, its line, and a part of the message.
 #[test]
 fn mistakes_have_a_line_and_a_reason() {
     let head =
         "weft = 1\n[[host]]\nname = \"a\"\n[[device]]\nname = \"a/gpu0\"\n[[device]]\nname = \"a/gpu1\"\n";
     let link = |rest: &str| format!("{head}[[link]]\n{rest}");
-    for (document, line, said) in [
+    for (document, line, expected) in [
         (String::new(), 1, "empty"),
         ("  \n\n".to_owned(), 1, "empty"),
-        ("name = \"x\"".to_owned(), 1, "does not say `weft = 1`"),
+        ("name = \"x\"".to_owned(), 1, "add `weft = 1`"),
         ("weft = 2".to_owned(), 1, "version 2"),
         ("weft = 2\nnovel = true".to_owned(), 2, "version 2"),
         ("weft = 1\nwarp = 2".to_owned(), 2, "unknown field `warp`"),
         ("weft = 1\nname = \"unfinished".to_owned(), 2, "invalid basic string"),
         ("weft = 1\nbase = \"2x hgx-h10\"".to_owned(), 2, "Did you mean `hgx-h100`"),
         ("weft = 1\n\nbase = \"25000x hgx-h100\"".to_owned(), 3, "200000 GPUs"),
-        (format!("{head}[[host]]\nname = \"a\""), 8, "is there already"),
+        (format!("{head}[[host]]\nname = \"a\""), 8, "duplicate host `a`"),
         (format!("{head}[[host]]\nname = \"b\"\nlike = \"hgx-h10\""), 8, "Did you mean `hgx-h100`"),
         (format!("{head}[[host]]\nname = \"b\"\nlike = \"gb200-nvl72\""), 8, "base = \"gb200-nvl72\""),
-        (
-            format!("{head}[[host]]\nname = \"b\"\nlike = \"hgx-h100\"\nsystem = \"x\""),
-            8,
-            "leave `system` out",
-        ),
-        (format!("{head}[[device]]\nname = \"a/gpu1\""), 8, "is there already"),
+        (format!("{head}[[host]]\nname = \"b\"\nlike = \"hgx-h100\"\nsystem = \"x\""), 8, "remove `system`"),
+        (format!("{head}[[device]]\nname = \"a/gpu1\""), 8, "duplicate device `gpu1`"),
         (format!("{head}[[device]]\nname = \"b/gpu1\""), 8, "no host is called `b`"),
         (format!("{head}[[device]]\nname = \"a/tpu1\""), 8, "the kinds are numa, port"),
         (format!("{head}[[device]]\nname = \"a/gpu\""), 8, "as in `gpu0`"),
-        (format!("{head}[[host]]\nname = \"b\"\n[[device]]\nname = \"gpu1\""), 10, "needs its host in front"),
+        (
+            format!("{head}[[host]]\nname = \"b\"\n[[device]]\nname = \"gpu1\""),
+            10,
+            "needs the name of its host",
+        ),
         (format!("{head}[[host]]\nname = \"\""), 8, "a host needs a name"),
         (format!("{head}[[device]]\nname = \"a/gpu01\""), 8, "as in `gpu0`"),
         (format!("{head}[[device]]\nname = \"a/gpu2\"\nmodel = \"h10\""), 8, "Did you mean `h100`"),
         (
             format!("{head}[[device]]\nname = \"a/gpu2\"\ngeneration = 3"),
             8,
-            "`generation` is for a `nvswitch`",
+            "`generation` applies to `nvswitch` devices",
         ),
         (format!("{head}[[device]]\nname = \"a/gpu2\"\nbus = \"here\""), 8, "not a PCI bus id"),
         (format!("{head}[[device]]\nname = \"a/gpu2\"\nclass = \"GPU\""), 8, "not a PCI class"),
@@ -156,17 +156,17 @@ fn mistakes_have_a_line_and_a_reason() {
         (
             format!("{head}[[device]]\nname = \"a/nic0\"\nports = [{{ gb_per_s_each_way = -1.0 }}]"),
             8,
-            "-1 GB/s is no rate",
+            "-1 GB/s is out of range",
         ),
         (
             format!("{head}[[device]]\nname = \"a/nic0\"\nports = [{{ gb_per_s_each_way = nan }}]"),
             8,
-            "NaN GB/s is no rate",
+            "NaN GB/s is out of range",
         ),
         (
             link("between = [\"a/gpu0\", \"a/gpu7\"]\ntype = \"nvlink4\""),
             8,
-            "no device is called `a/gpu7`; 2 of that",
+            "no device is called `a/gpu7`; its host has 2 of kind `gpu`",
         ),
         (link("between = [\"a/gpu0\", \"gpu0\"]\ntype = \"nvlink4\""), 8, "linked to itself"),
         (link("between = [\"a/gpu0\"]\ntype = \"nvlink4\""), 9, "invalid length 1"),
@@ -180,8 +180,12 @@ fn mistakes_have_a_line_and_a_reason() {
         ),
         (link("between = [\"gpu0\", \"gpu1\"]\ntype = \"nvlink4\"\nspeed = 3"), 11, "unknown field `speed`"),
         (link("between = [\"gpu0\", \"gpu1\"]"), 8, "missing field `type`"),
-        (format!("{head}[[link_type]]\nid = \"x\""), 8, "`kind` is needed"),
-        (format!("{head}[[link_type]]\nid = \"ndr\"\n[[link_type]]\nid = \"ndr\""), 10, "is there already"),
+        (format!("{head}[[link_type]]\nid = \"x\""), 8, "`kind` is missing"),
+        (
+            format!("{head}[[link_type]]\nid = \"ndr\"\n[[link_type]]\nid = \"ndr\""),
+            10,
+            "duplicate link type `ndr`",
+        ),
         (
             format!(
                 "{head}[[link_type]]\nid = \"ndr\"\nnominal = {{ gb_per_s_each_way = 1.0, basis = \"nominal\" }}"
@@ -192,21 +196,21 @@ fn mistakes_have_a_line_and_a_reason() {
     ] {
         let error = read_toml(document.as_bytes()).expect_err(&document).to_string();
         assert!(error.starts_with(&format!("line {line}: ")), "{document}\n{error}");
-        assert!(error.contains(said), "{document}\n{error}");
+        assert!(error.contains(expected), "{document}\n{error}");
     }
 }
 
 #[test]
-fn overrides_that_cannot_be_meant_are_refused() {
+fn contradictory_overrides_are_refused() {
     let head = "weft = 1\nbase = \"hgx-h100\"\n[[override]]\n";
-    for (entry, said) in [
+    for (entry, expected) in [
         ("between = [\"gpu0\", \"gpu1\"]\nremove = true", "nothing to override"),
         ("between = [\"gpu0\", \"nvswitch0\"]", "needs `gb_per_s_each_way`, `count` or `remove"),
-        ("between = [\"gpu0\", \"nvswitch0\"]\nremove = true\ncount = 3", "leaves nothing to set"),
-        ("between = [\"gpu0\", \"nvswitch0\"]\ncount = 0", "`remove = true` leaves none"),
-        ("between = [\"gpu0\", \"nvswitch0\"]\ncount = 1\nsource = \"me\"", "goes with"),
+        ("between = [\"gpu0\", \"nvswitch0\"]\nremove = true\ncount = 3", "cannot be combined"),
+        ("between = [\"gpu0\", \"nvswitch0\"]\ncount = 0", "set `remove = true`"),
+        ("between = [\"gpu0\", \"nvswitch0\"]\ncount = 1\nsource = \"me\"", "`source` needs"),
         ("between = [\"gpu0\", \"nvswitch0\"]\ngb_per_s_each_way = 12", "needs a `source`"),
-        ("between = [\"gpu0\", \"nvswitch0\"]\ngb_per_s_each_way = 0\nsource = \"me\"", "carries nothing"),
+        ("between = [\"gpu0\", \"nvswitch0\"]\ngb_per_s_each_way = 0\nsource = \"me\"", "must not be 0"),
         (
             "between = [\"gpu0\", \"nvswitch0\"]\ngb_per_s_each_way = 125\nsource = \"me\"",
             "of each of the 5 parallel",
@@ -215,14 +219,14 @@ fn overrides_that_cannot_be_meant_are_refused() {
     ] {
         let error = read_toml(format!("{head}{entry}").as_bytes()).expect_err(entry).to_string();
         assert!(error.starts_with("line 3: "), "{entry}\n{error}");
-        assert!(error.contains(said), "{entry}\n{error}");
+        assert!(error.contains(expected), "{entry}\n{error}");
     }
-    // A Grace CPU and its GPU are joined by PCIe through a port, and by C2C directly; add a second wire to choose from.
+    // Two kinds of link between the same devices: `type` has to choose one.
     let both =
         "weft = 1\nbase = \"hgx-h100\"\n[[link]]\nbetween = [\"gpu0\", \"nvswitch0\"]\ntype = \"c2c\"\n";
     let entry = "[[override]]\nbetween = [\"gpu0\", \"nvswitch0\"]\nremove = true\n";
     let error = read_toml(format!("{both}{entry}").as_bytes()).unwrap_err().to_string();
-    assert!(error.contains("say which `type`"), "{error}");
+    assert!(error.contains("choose one with `type`"), "{error}");
     let fabric = read_toml(format!("{both}{entry}type = \"nvlink4\"").as_bytes()).unwrap();
     let left = links(&fabric, "gpu0", "nvswitch0");
     assert_eq!(left.len(), 1);
@@ -237,7 +241,7 @@ fn overrides_that_cannot_be_meant_are_refused() {
 
 #[test]
 fn json_mistakes_have_lines_too() {
-    for (document, line, said) in [
+    for (document, line, expected) in [
         ("", 1, "empty"),
         ("{", 1, "EOF"),
         ("{\n\"weft\": 1,\n\"warp\": 1}", 3, "unknown field `warp`"),
@@ -246,19 +250,19 @@ fn json_mistakes_have_lines_too() {
         (
             "{\"weft\": 1, \"device\": [\n{\"name\": \"leaf0\"},\n {\n\"name\": \"leaf0\"}]}",
             3,
-            "is there already",
+            "duplicate device `leaf0`",
         ),
         ("{\"weft\": 1}\n{}", 2, "trailing characters"),
     ] {
         let error = read_json(document.as_bytes()).expect_err(document).to_string();
         assert!(error.starts_with(&format!("line {line}: ")), "{document}\n{error}");
-        assert!(error.contains(said), "{document}\n{error}");
+        assert!(error.contains(expected), "{document}\n{error}");
         assert!(!error.contains("column"), "{error}");
     }
 }
 
 #[test]
-fn floods_are_refused_before_they_are_parsed() {
+fn oversized_documents_are_refused_before_parsing() {
     let nested = format!("weft = 1\nnotes = {}", "[".repeat(1 << 20));
     let floods = [
         nested.into_bytes(),
@@ -276,13 +280,13 @@ fn floods_are_refused_before_they_are_parsed() {
 }
 
 #[test]
-fn what_a_document_cannot_hold_is_refused() {
+fn fabrics_that_a_document_cannot_represent_are_refused() {
     let mut builder = FabricBuilder::new("twins");
     builder.host("same", None);
     builder.host("same", None);
     let fabric = builder.finish().unwrap();
     assert_eq!(fabric.hosts().len(), 2);
-    assert_eq!(write_toml(&fabric), Err(WriteError::SameName("same".to_owned())));
+    assert_eq!(write_toml(&fabric), Err(WriteError::DuplicateName("same".to_owned())));
 
     let mut builder = FabricBuilder::new("odd");
     let [a, b] = [(); 2].map(|()| builder.add(None, DeviceKind::RootPort));

@@ -1,5 +1,5 @@
-//! The path search against the definition: on small random machines, every simple path is walked, and the best of them
-//! by type, then width, then hops is what the search must find.
+//! The path search against its definition: on small random machines, the result must be the best of all simple paths by
+//! type, then width, then hops.
 
 use proptest::prelude::*;
 use weftlink_fabric::catalog::links;
@@ -8,7 +8,7 @@ use weftlink_fabric::link::Socket;
 use weftlink_fabric::rate::Rate;
 use weftlink_fabric::{DeviceId, DeviceKind, Fabric, FabricBuilder, LinkKind, Measure, PathType, Paths};
 
-/// What a device is: 0 and 1 a CPU, 2 and 3 a PCIe switch, 4 a GPU, 5 a NIC, 6 a drive.
+/// 0 and 1 is a CPU, 2 and 3 a PCIe switch, 4 a GPU, 5 a NIC, 6 a drive.
 fn kind(choice: u8) -> DeviceKind {
     match choice {
         0 | 1 => DeviceKind::Numa(Numa::default()),
@@ -19,7 +19,7 @@ fn kind(choice: u8) -> DeviceKind {
     }
 }
 
-/// A machine of devices and links drawn at random; links get the kind that their ends allow.
+/// A machine with random devices and links; the kind of a link depends on its ends.
 fn machine(devices: &[u8], wires: &[(usize, usize, u8)]) -> Fabric {
     let mut builder = FabricBuilder::new("random");
     let host = builder.host("host0", None);
@@ -41,7 +41,7 @@ fn machine(devices: &[u8], wires: &[(usize, usize, u8)]) -> Fabric {
     builder.finish().expect("no device is linked to itself")
 }
 
-/// What NCCL's rules make of a whole path.
+/// The type of a whole path by NCCL's rules.
 fn type_of(fabric: &Fabric, stations: &[DeviceId], wires: &[LinkKind]) -> PathType {
     let is_cpu = |index: usize| matches!(fabric.device(stations[index]).kind, DeviceKind::Numa(_));
     let is_bridge = |index: usize| matches!(fabric.device(stations[index]).kind, DeviceKind::PcieSwitch);
@@ -71,8 +71,8 @@ fn type_of(fabric: &Fabric, stations: &[DeviceId], wires: &[LinkKind]) -> PathTy
     worst
 }
 
-/// The best simple path by walking all of them: type, then bytes per second, then hops.
-fn best_by_walking(fabric: &Fabric, source: DeviceId, target: DeviceId) -> Option<(PathType, u64, usize)> {
+/// The best of all simple paths: by type, then bytes per second, then hops.
+fn by_brute_force(fabric: &Fabric, source: DeviceId, target: DeviceId) -> Option<(PathType, u64, usize)> {
     let mut best: Option<(PathType, std::cmp::Reverse<u64>, usize)> = None;
     let mut pending = vec![(vec![source], Vec::new(), u64::MAX)];
     while let Some((stations, wires, width)) = pending.pop() {
@@ -108,7 +108,7 @@ proptest! {
         for source in fabric.device_ids() {
             for target in fabric.device_ids().filter(|target| *target != source) {
                 let path = paths.path(source, target);
-                match best_by_walking(&fabric, source, target) {
+                match by_brute_force(&fabric, source, target) {
                     None => prop_assert_eq!(path.kind, PathType::Dis),
                     Some((kind, width, hops)) => {
                         prop_assert_eq!(path.kind, kind);

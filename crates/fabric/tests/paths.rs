@@ -48,7 +48,7 @@ fn the_cube_mesh_has_single_and_double_links_and_relays() {
 }
 
 #[test]
-fn consumer_cards_meet_at_the_cpu() {
+fn consumer_cards_connect_through_the_cpu() {
     assert_eq!(cells("2x-rtx4090"), [["X", "PHB"], ["PHB", "X"]]);
 }
 
@@ -90,7 +90,7 @@ fn kind(fabric: &Fabric, from: &str, to: &str) -> PathType {
 fn a_cluster_crosses_on_rails() {
     let fabric = cluster("2x hgx-h100 + 8x ndr");
     assert_eq!(kind(&fabric, "host0/gpu0", "host0/nic0"), PathType::Pix);
-    // Another GPU's NIC is reached through that GPU; what comes in from it is not passed on that way.
+    // The path to another GPU's NIC leads through that GPU; the path back does not.
     assert_eq!(kind(&fabric, "host0/gpu0", "host0/nic5"), PathType::Pxn);
     assert_eq!(kind(&fabric, "host0/nic1", "host0/gpu0"), PathType::Phb);
     assert_eq!(kind(&fabric, "host0/nic5", "host0/gpu0"), PathType::Sys);
@@ -125,7 +125,7 @@ fn grace_sends_over_c2c_first() {
 }
 
 #[test]
-fn hosts_without_a_network_are_apart() {
+fn hosts_without_a_network_are_disconnected() {
     let fabric = cluster("2x 2x-rtx4090");
     assert_eq!(kind(&fabric, "host0/gpu0", "host0/gpu1"), PathType::Phb);
     assert_eq!(kind(&fabric, "host0/gpu0", "host1/gpu0"), PathType::Dis);
@@ -145,7 +145,7 @@ fn two_levels_of_switches_carry_every_link() {
 }
 
 #[test]
-fn oversubscription_is_seen_at_the_bisection() {
+fn oversubscription_reduces_the_bisection() {
     for (spec, gb) in [
         ("2x hgx-h100 + 8x ndr", 8.0 * 50.0),
         ("128x hgx-h100 + 8x ndr", 512.0 * 50.0),
@@ -163,7 +163,7 @@ fn oversubscription_is_seen_at_the_bisection() {
 }
 
 #[test]
-fn classes_count_what_the_matrix_shows() {
+fn classes_agree_with_the_matrix() {
     for spec in [
         "2x hgx-h100 + 8x ndr",
         "3x dgx-1-v100 + 4x edr",
@@ -185,7 +185,7 @@ fn classes_count_what_the_matrix_shows() {
 }
 
 #[test]
-fn one_slow_link_makes_a_shape_of_its_own() {
+fn one_slow_link_makes_a_different_shape() {
     let regular = cluster("4x hgx-h100 + 8x ndr");
     assert_eq!(Paths::of(&regular).islands().shapes(), 1);
     let text = "weft = 1\nbase = \"4x hgx-h100 + 8x ndr\"\n[[override]]\nbetween = [\"host2/gpu5\", \"host2/nvswitch1\"]\n\
@@ -221,7 +221,7 @@ fn switches_in_a_row_and_shared_c2c() {
 }
 
 #[test]
-fn links_that_point_one_way_still_join() {
+fn one_way_links_connect_islands() {
     let one_way = |pairs: &[(usize, usize)]| {
         let mut builder = FabricBuilder::new("one way");
         let host = builder.host("host0", None);
@@ -245,7 +245,7 @@ fn links_that_point_one_way_still_join() {
 }
 
 #[test]
-fn a_gpu_without_a_slot_is_reached_by_its_links_alone() {
+fn a_gpu_without_pcie_is_reachable_over_nvlink_only() {
     let mut builder = FabricBuilder::new("half wired");
     let host = builder.host("host0", None);
     let cpu = builder.add(Some(host), DeviceKind::Numa(Numa::default()));
@@ -274,7 +274,7 @@ fn a_route_names_the_switches_it_passes() {
 }
 
 #[test]
-fn a_fabric_without_some_links_goes_around_them() {
+fn paths_avoid_failed_links() {
     let fabric = system("hgx-h100");
     let gpus = fabric.gpus();
     let ports: Vec<_> = fabric

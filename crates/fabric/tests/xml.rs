@@ -1,4 +1,4 @@
-//! NCCL and RCCL topology XML: what reads, and that writing gives it back. What is refused: `xml_refused.rs`.
+//! NCCL and RCCL topology XML: reading, and round trips. Errors: `xml_refused.rs`.
 
 use std::path::{Path, PathBuf};
 
@@ -48,7 +48,7 @@ fn assert_reads_back(name: &str, fabric: &Fabric) {
 }
 
 #[test]
-fn every_file_of_ours_reads_back_equal() {
+fn every_test_file_reads_back_equal() {
     let mut files = 0;
     for entry in std::fs::read_dir(testdata()).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
@@ -77,7 +77,7 @@ fn every_shared_sample_reads_back_equal() {
 }
 
 #[test]
-fn every_preset_is_written_so_that_it_reads_back() {
+fn every_preset_survives_a_round_trip() {
     for system in systems::all() {
         let fabric = system.fabric();
         let text = xml::write(&fabric, &all_hosts(&fabric));
@@ -121,7 +121,7 @@ fn an_hgx_is_read_whole() {
     assert_eq!(ports[0].rate.gb(), 50.0);
     let numa = numa_nodes(&fabric);
     assert_eq!(between(&fabric, numa[0], numa[1]), [(1, &links::socket(Socket::IntelSapphireRapids))]);
-    // A GPU hangs on its switch by what its own attributes say.
+    // The link between switch and GPU is given by the GPU's attributes.
     let parent = fabric.find("0000:18:00.0").unwrap();
     assert_eq!(between(&fabric, parent, fabric.gpus()[0]), [(1, &links::pcie(5, 16))]);
 }
@@ -150,7 +150,7 @@ fn amd_gpus_read_and_write_in_their_dialect() {
 }
 
 #[test]
-fn files_that_leave_gpus_out_say_so() {
+fn files_without_gpus_have_a_note() {
     let fabric = read("pci-only-vm.xml");
     assert_eq!(fabric.gpus().len(), 8);
     for &gpu in fabric.gpus() {
@@ -164,13 +164,13 @@ fn files_that_leave_gpus_out_say_so() {
     let fabric = read("bus-ids-only.xml");
     assert_eq!(count(&fabric, |kind| *kind == DeviceKind::PciFunction), 4);
     assert!(fabric.notes()[0].starts_with("The file names no GPU"));
-    assert!(fabric.notes()[1].starts_with("4 PCI functions do not say how fast their link is"));
+    assert!(fabric.notes()[1].starts_with("4 PCI functions have no link speed"));
     let function = fabric.find("0000:00:16.0").unwrap();
     let above = fabric.spec(&fabric.links_from(function)[0]);
     assert_eq!(above.nominal, None);
     assert_eq!(above.kind, LinkKind::Pcie { generation: 3, width: 16 });
     let text = xml::write(&fabric, &all_hosts(&fabric));
-    assert!(text.contains("<pci busid=\"0000:00:16.0\"/>"), "nothing is made up:\n{text}");
+    assert!(text.contains("<pci busid=\"0000:00:16.0\"/>"), "no attribute is added:\n{text}");
 }
 
 #[test]
@@ -193,8 +193,8 @@ fn several_hosts_share_a_hidden_switch() {
     assert_eq!(fabric.links_from(switch).len(), 8);
     let numa = numa_nodes(&fabric);
     assert_eq!(between(&fabric, numa[1], numa[2]), [], "sockets of two hosts are not joined");
-    assert_eq!(xml::island(&fabric, HostId(1)), [HostId(0), HostId(1)]);
-    // One host alone is a file of its own.
+    assert_eq!(xml::nvlink_domain(&fabric, HostId(1)), [HostId(0), HostId(1)]);
+    // One host alone can be written too.
     let one = xml::write(&fabric, &[HostId(1)]);
     let one = xml::read(one.as_bytes(), "one").unwrap();
     assert_eq!((one.hosts().len(), one.gpus().len()), (1, 4));
@@ -203,13 +203,13 @@ fn several_hosts_share_a_hidden_switch() {
 #[test]
 fn a_rack_preset_gives_each_host_its_hash() {
     let fabric = systems::by_name("gb200-nvl72").unwrap().fabric();
-    let text = xml::write(&fabric, &xml::island(&fabric, HostId(3)));
+    let text = xml::write(&fabric, &xml::nvlink_domain(&fabric, HostId(3)));
     let again = xml::read(text.as_bytes(), "rack").unwrap();
     assert_eq!((again.hosts().len(), again.gpus().len(), switches(&again).len()), (18, 72, 18));
 }
 
 #[test]
-fn links_that_a_sandbox_disguises_are_understood() {
+fn links_disguised_by_a_sandbox_are_read() {
     let gpu = |bus: &str, target: &str, class: &str| {
         format!(
             "<pci busid='{bus}' class='0x030200'><gpu dev='0' sm='90' rank='0'>\
@@ -217,14 +217,14 @@ fn links_that_a_sandbox_disguises_are_understood() {
         )
     };
     let file = |a: String, b: String| format!("<system version='1'><cpu numaid='0'>{a}{b}</cpu></system>");
-    // Peers under the class of a switch: one switch, and the links to it are not counted once for each peer.
+    // Peers with the class of a switch: one switch, whose links are counted once.
     let text = file(gpu("1:0.0", "2:0.0", "0x068000"), gpu("2:0.0", "1:0.0", "0x068000"));
     let fabric = xml::read(text.as_bytes(), "sandbox").unwrap();
     let switches = switches(&fabric);
     assert_eq!(switches.len(), 1);
     assert_eq!(between(&fabric, fabric.gpus()[0], switches[0]), [(18, &links::NVLINK[3])]);
-    assert!(fabric.notes()[0].starts_with("NVLinks name GPUs but call them switches"));
-    // A GPU as its own peer: the true one is hidden.
+    assert!(fabric.notes()[0].starts_with("NVLinks name GPUs with the class of a switch"));
+    // A GPU as its own peer: the real peer is hidden.
     let text = file(gpu("1:0.0", "1:0.0", "0x030200"), gpu("2:0.0", "2:0.0", "0x030200"));
     let fabric = xml::read(text.as_bytes(), "vm").unwrap();
     assert_eq!(between(&fabric, fabric.gpus()[0], fabric.gpus()[1]), []);
@@ -232,14 +232,14 @@ fn links_that_a_sandbox_disguises_are_understood() {
 }
 
 #[test]
-fn what_few_files_have_is_read_too() {
+fn rare_elements_and_attributes_are_read() {
     let fabric = read("odds-and-ends.xml");
     assert_eq!(fabric.name(), "odds and ends");
     let numa = fabric.device(DeviceId(0));
     assert_eq!(numa.extra[1], ("colour".into(), "a \"quoted\" word".into()));
     let DeviceKind::Numa(node) = &numa.kind else { panic!() };
     assert_eq!((node.id, node.cpu.family, node.cpu.model), (-1, Some(25), None));
-    // Two ranks on one GPU: what either lists is the GPU's.
+    // Two ranks on one GPU: the links of both are the GPU's.
     let gpu = fabric.gpus()[0];
     let DeviceKind::Gpu(ranks) = &fabric.device(gpu).kind else { panic!() };
     assert_eq!(ranks.ranks.len(), 2);
@@ -262,7 +262,7 @@ fn what_few_files_have_is_read_too() {
 }
 
 #[test]
-fn an_island_may_lie_around_another() {
+fn islands_may_interleave() {
     let host = |hash: &str, links: &str| {
         format!("<cpu host_hash='{hash}'><pci busid='1:0.0'><gpu rank='0' sm='90'>{links}</gpu></pci></cpu>")
     };
@@ -276,7 +276,7 @@ fn an_island_may_lie_around_another() {
 }
 
 #[test]
-fn switches_that_only_meet_through_switches_are_one() {
+fn multi_level_switches_are_merged() {
     for (name, gpus) in [("dgx-2", 16), ("dgx-gh200", 256)] {
         let fabric = systems::by_name(name).unwrap().fabric();
         let text = xml::write(&fabric, &all_hosts(&fabric));
@@ -291,7 +291,7 @@ fn switches_that_only_meet_through_switches_are_one() {
         assert_eq!(links(&again), links(&fabric), "{name}");
         assert_reads_back(name, &again);
     }
-    // Two of them in one file stay two.
+    // Two systems in one file stay separate.
     for (spec, gpus) in [("2x dgx-2", 16), ("2x dgx-gh200", 256)] {
         let pair = cluster::resolve(spec).unwrap();
         let text = xml::write(&pair, &all_hosts(&pair));
@@ -301,7 +301,7 @@ fn switches_that_only_meet_through_switches_are_one() {
 }
 
 #[test]
-fn a_host_s_switches_are_one_where_gpus_share_none() {
+fn switches_of_a_host_are_merged_if_gpus_share_none() {
     let gpu = |bus: u32, links: &str| {
         format!("<pci busid='0000:{bus:02x}:00.0' class='0x030200'><gpu dev='0' sm='70'>{links}</gpu></pci>")
     };
@@ -314,7 +314,7 @@ fn a_host_s_switches_are_one_where_gpus_share_none() {
     assert!(fabric.gpus().iter().all(|gpu| between(&fabric, *gpu, switch) == [(6, &links::NVLINK[1])]));
     assert!(fabric.notes().iter().any(|note| note.contains("4 NVSwitches are counted as 1")));
     assert_reads_back("split", &fabric);
-    // Each pair meets somewhere: nothing to mend.
+    // Each pair shares a switch: nothing is merged.
     let whole = file(&[
         gpu(1, &(link(0x10) + &link(0x11))),
         gpu(2, &link(0x11)),
@@ -331,7 +331,7 @@ fn a_host_s_switches_are_one_where_gpus_share_none() {
 }
 
 #[test]
-fn each_dialect_has_its_own_word_for_links_between_gpus() {
+fn each_dialect_has_its_own_name_for_gpu_links() {
     let file = |version: &str, tag: &str, about: &str| {
         let gpu = |bus: &str, peer: &str| {
             format!(
@@ -351,7 +351,7 @@ fn each_dialect_has_its_own_word_for_links_between_gpus() {
     ] {
         let fabric = xml::read(file(version, tag, about).as_bytes(), "x").unwrap();
         assert_eq!(gpu_domains(&fabric).len(), domains, "{version} {tag}");
-        assert_eq!(fabric.notes().iter().any(|note| note.contains("Passed over")), domains == 2);
+        assert_eq!(fabric.notes().iter().any(|note| note.contains("Ignored, as in NCCL")), domains == 2);
         assert_reads_back(tag, &fabric);
     }
 }

@@ -1,12 +1,11 @@
-//! How fast the kernels are: every instruction set, the shapes that plans use, from a small message to cold memory; then the
+//! Benchmarks the kernels: every instruction set and the shapes that plans use, from small messages to cold memory; then the
 //! sums of all types, two arrays into one, beside a copy of as many bytes.
 //!
-//! Prints the shortest time of many repetitions, in nanoseconds, and beside it the bytes read and written per second.
-//! Arrays are the given size each, page-aligned shared memory as in a run; up to 1 MiB they have been touched just
-//! before, at 64 MiB they are larger than the caches. `plain` is the loop one would write by hand for the shape, with
-//! the widest registers of the machine, aligned, one register at a time. Arguments after `--` choose rows by their
-//! beginning: `2->2`, `bf16`, `8`.
-#![allow(unsafe_code)] // It is about raw memory.
+//! Prints the shortest time of many repetitions, in nanoseconds, and the bytes read and written per second. Each array has the given
+//! size, in page-aligned shared memory as in a run. Arrays of up to 1 MiB are in the caches, those of 64 MiB are not. `plain` is a
+//! hand-written loop for the shape, with the machine's widest registers, aligned, one register at a time. Arguments after `--` select
+//! rows by prefix: `2->2`, `bf16`, `8`.
+#![allow(unsafe_code)] // Kernels take raw pointers.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +14,7 @@ use weftlink_plan::element::{Complex, F8E4m3, F8E5m2, bf16, f16};
 use weftlink_plan::{DataType, Reduction};
 use weftlink_shm::memory::SharedMemory;
 
-/// For the types: in the second-level cache, and beyond all caches.
+/// Sizes for the sums of all types: in the L2 cache, and larger than all caches.
 const TYPE_SIZES: [usize; 2] = [128 << 10, 64 << 20];
 
 const SIZES: [usize; 5] = [2 << 10, 16 << 10, 128 << 10, 1 << 20, 64 << 20];
@@ -89,7 +88,7 @@ enum Store {
 
 type Work = Box<dyn FnMut()>;
 
-/// Measures all sets in turn, again and again, so that a disturbance from elsewhere meets them alike.
+/// Measures all instruction sets in turn, repeatedly, so that noise affects them alike.
 fn measure(
     row: &str,
     data_type: DataType,
@@ -105,7 +104,7 @@ fn measure(
         let sum = kernels.reduction(data_type, Reduction::Sum).expect("only what has sums is measured");
         let streamed = if store == Store::Streaming { targets.len() } else { 0 };
         let access = Access { streamed, ..Access::default() };
-        // SAFETY: The arrays are at least so long, ours, and do not overlap but for whole ones.
+        // SAFETY: The arrays have at least `bytes` bytes, nothing else accesses them, and they are equal or disjoint.
         let work = move || unsafe { sum.combine(&targets, &sources, bytes / sum.element_bytes(), access) };
         variants.push((kernels.name(), Box::new(work)));
     }
@@ -129,13 +128,13 @@ fn measure(
         // SAFETY: As above; page-aligned, and a multiple of a register long.
         variants.push(("plain", Box::new(move || unsafe { plain(a, b, one, other, len, streaming) })));
     }
-    // Small ones are too short for the clock alone.
+    // Small calls are too short for the clock.
     let calls = (256_usize << 10).div_ceil(moved);
     let mut best = vec![Duration::MAX; variants.len()];
     let end = Instant::now() + Duration::from_millis(if moved > 8 << 20 { 2000 } else { 200 });
     while Instant::now() < end {
         for ((_, work), best) in variants.iter_mut().zip(&mut best) {
-            work(); // Brings into the caches what stays there.
+            work(); // Warms the caches.
             let start = Instant::now();
             for _ in 0..calls {
                 work();
@@ -149,10 +148,10 @@ fn measure(
     }
 }
 
-/// Two sources and one or two targets, as a C programmer would.
+/// A hand-written sum of two sources into one or two targets.
 ///
 /// # Safety
-/// All are aligned to 64 bytes, `len` long, a multiple of 16; the machine has AVX-512F.
+/// All arrays are aligned to 64 bytes and `len` elements long, a multiple of 16; the machine has AVX-512F.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn plain(
@@ -191,7 +190,7 @@ fn fill(memory: &SharedMemory) {
     fill_each(memory, |at| (at % 1000) as f32);
 }
 
-/// Small whole numbers of a type: neither overflow nor numbers so small that processors take long over them.
+/// Fills with small integers of a type: no overflow, and no subnormals, which are slow.
 fn fill_with(memory: &SharedMemory, data_type: DataType) {
     let small = |at: usize| (at % 7) as u8;
     match data_type {
@@ -212,7 +211,7 @@ fn fill_with(memory: &SharedMemory, data_type: DataType) {
 
 fn fill_each<T>(memory: &SharedMemory, value: impl Fn(usize) -> T) {
     for at in 0..memory.len() / size_of::<T>() {
-        // SAFETY: In bounds, and ours alone.
+        // SAFETY: In bounds, and nothing else accesses the memory.
         unsafe { memory.as_ptr().cast::<T>().add(at).write(value(at)) };
     }
 }

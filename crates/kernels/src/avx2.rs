@@ -1,4 +1,4 @@
-//! Registers of 32 bytes, half a cache line each: AVX2, and F16C, which has always come with it.
+//! AVX2, with registers of 32 bytes, half a cache line; and F16C, which every CPU with AVX2 has.
 
 use std::arch::x86_64::*;
 use std::ptr::copy_nonoverlapping;
@@ -6,22 +6,42 @@ use std::ptr::copy_nonoverlapping;
 use weftlink_plan::element::{bf16, f16};
 
 use super::combine::Sums;
+use super::instructions::Instructions;
 use super::set::{Combine, Set, compiled_for};
 use super::vector::vector;
 
 pub(super) struct Avx2;
 
 impl Avx2 {
-    pub(super) fn is_here() -> bool {
+    pub(super) fn is_supported() -> bool {
         is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c")
     }
 }
 
 impl Set for Avx2 {
     const NAME: &'static str = "avx2";
-    const STREAMS: bool = true;
 
     compiled_for!("avx2,f16c");
+
+    fn sum_f32() -> Combine {
+        Self::combine::<Sums<__m256, 2, 4, 8>>()
+    }
+
+    fn sum_f64() -> Combine {
+        Self::combine::<Sums<__m256d, 2, 4, 8>>()
+    }
+
+    fn sum_f16() -> Combine {
+        Self::combine::<Sums<WideF16, 4, 8, 8>>()
+    }
+
+    fn sum_bf16() -> Combine {
+        Self::combine::<Sums<WideBf16, 2, 4, 4>>()
+    }
+}
+
+impl Instructions for Avx2 {
+    const STREAMS: bool = true;
 
     #[inline(always)]
     unsafe fn stream(from: *const u8, to: *mut u8) {
@@ -36,38 +56,21 @@ impl Set for Avx2 {
     fn fence() {
         fence();
     }
-
-    fn sum_f32() -> Combine {
-        Self::combine::<Sums<__m256, 2, 4, 8>>()
-    }
-
-    fn sum_f64() -> Combine {
-        Self::combine::<Sums<__m256d, 2, 4, 8>>()
-    }
-
-    fn sum_f16() -> Combine {
-        Self::combine::<Sums<Halves, 4, 8, 8>>()
-    }
-
-    fn sum_bf16() -> Combine {
-        Self::combine::<Sums<Brains, 2, 4, 4>>()
-    }
 }
 
 #[inline(always)]
 fn fence() {
-    // SAFETY: Every x86-64 has it.
+    // SAFETY: Every x86-64 CPU has this instruction.
     unsafe { _mm_sfence() }
 }
 
-/// The first `lanes` of 4 or 8, each of as many bytes as make 32: a window into ones followed by zeros.
+/// A mask of the first `lanes` of `of` lanes (4 or 8) in 32 bytes: a window into ones followed by zeros.
 #[inline(always)]
 fn mask(lanes: usize, of: usize) -> __m256i {
     const ONES_THEN_ZEROS: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
     let words = lanes * (8 / of);
     let window = &ONES_THEN_ZEROS[8 - words..16 - words];
-    // SAFETY: The window has 8 elements, 32 bytes, and the instruction takes any alignment. Only functions that
-    // require AVX2 call this.
+    // SAFETY: The window has 8 elements, 32 bytes, and the instruction allows any alignment. Only functions that require AVX2 call this.
     unsafe { _mm256_loadu_si256(window.as_ptr().cast()) }
 }
 
@@ -95,9 +98,9 @@ vector! {
 
 /// Eight f16, widened.
 #[derive(Clone, Copy)]
-struct Halves(__m256);
+struct WideF16(__m256);
 
-impl Halves {
+impl WideF16 {
     /// # Safety
     /// The machine has F16C.
     #[inline(always)]
@@ -107,35 +110,35 @@ impl Halves {
     }
 }
 
-/// The first few of `N` elements of 16 bits, for which there are no masks.
+/// Reads part of a register of 16-bit elements through a buffer: there are no masked loads for them.
 ///
 /// # Safety
-/// `lanes` elements can be read, fewer than `N`.
+/// `from` is valid for reads of `lanes` elements, fewer than `N`.
 #[inline(always)]
 unsafe fn part<T, const N: usize>(from: *const T, lanes: usize) -> [u16; N] {
     let mut all = [0; N];
-    // SAFETY: The caller's promise. As bytes they need no alignment.
+    // SAFETY: The caller's promise. A copy of bytes needs no alignment.
     unsafe { copy_nonoverlapping(from.cast::<u8>(), all.as_mut_ptr().cast(), lanes * 2) };
     all
 }
 
-/// The other way round.
+/// Writes part of a register through a buffer.
 ///
 /// # Safety
-/// `lanes` elements can be written, fewer than `N`.
+/// `to` is valid for writes of `lanes` elements, fewer than `N`.
 #[inline(always)]
 unsafe fn put<T, const N: usize>(all: [u16; N], to: *mut T, lanes: usize) {
-    // SAFETY: The caller's promise. As bytes they need no alignment.
+    // SAFETY: The caller's promise. A copy of bytes needs no alignment.
     unsafe { copy_nonoverlapping(all.as_ptr().cast::<u8>(), to.cast(), lanes * 2) }
 }
 
 vector! {
-    Halves, f16, 8, streams: true,
-    load: |from| Halves(_mm256_cvtph_ps(_mm_loadu_si128(from.cast()))),
+    WideF16, f16, 8, streams: true,
+    load: |from| WideF16(_mm256_cvtph_ps(_mm_loadu_si128(from.cast()))),
     load_part: |from, lanes| {
-        Halves(_mm256_cvtph_ps(_mm_loadu_si128(part::<f16, 8>(from, lanes).as_ptr().cast())))
+        WideF16(_mm256_cvtph_ps(_mm_loadu_si128(part::<f16, 8>(from, lanes).as_ptr().cast())))
     },
-    add: |left, right| Halves(_mm256_add_ps(left.0, right.0)),
+    add: |left, right| WideF16(_mm256_add_ps(left.0, right.0)),
     store: |register, to| _mm_storeu_si128(to.cast(), register.narrow()),
     store_part: |register, to, lanes| {
         let mut all = [0; 8];
@@ -146,19 +149,19 @@ vector! {
     fence: fence(),
 }
 
-/// Sixteen bf16, widened where they lie: those at even places, those at odd places. Nothing crosses a register.
+/// Sixteen bf16, widened in place: the even lanes, then the odd lanes. No data crosses lanes.
 #[derive(Clone, Copy)]
-struct Brains(__m256, __m256);
+struct WideBf16(__m256, __m256);
 
-impl Brains {
+impl WideBf16 {
     /// # Safety
     /// The machine has AVX2.
     #[inline(always)]
-    unsafe fn widen(both: __m256i) -> Brains {
+    unsafe fn widen(both: __m256i) -> WideBf16 {
         // SAFETY: The caller's promise.
         unsafe {
             let odd = _mm256_and_si256(both, _mm256_set1_epi32(0xffff_0000_u32 as i32));
-            Brains(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(both)), _mm256_castsi256_ps(odd))
+            WideBf16(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(both)), _mm256_castsi256_ps(odd))
         }
     }
 
@@ -173,7 +176,7 @@ impl Brains {
         }
     }
 
-    /// The upper halves, rounded. What is not a number comes from an addition and is quiet: cut off, it stays what it is.
+    /// Rounded to the upper halves. NaNs come from an addition and are quiet, so truncating them is safe.
     ///
     /// # Safety
     /// The machine has AVX2.
@@ -191,12 +194,12 @@ impl Brains {
 }
 
 vector! {
-    Brains, bf16, 16, streams: true,
-    load: |from| Brains::widen(_mm256_loadu_si256(from.cast())),
+    WideBf16, bf16, 16, streams: true,
+    load: |from| WideBf16::widen(_mm256_loadu_si256(from.cast())),
     load_part: |from, lanes| {
-        Brains::widen(_mm256_loadu_si256(part::<bf16, 16>(from, lanes).as_ptr().cast()))
+        WideBf16::widen(_mm256_loadu_si256(part::<bf16, 16>(from, lanes).as_ptr().cast()))
     },
-    add: |left, right| Brains(_mm256_add_ps(left.0, right.0), _mm256_add_ps(left.1, right.1)),
+    add: |left, right| WideBf16(_mm256_add_ps(left.0, right.0), _mm256_add_ps(left.1, right.1)),
     store: |register, to| _mm256_storeu_si256(to.cast(), register.narrow()),
     store_part: |register, to, lanes| {
         let mut all = [0; 16];

@@ -1,17 +1,18 @@
-//! Registers of 64 bytes, a cache line each: AVX-512 F, BW, DQ and VL.
+//! AVX-512 (F, BW, DQ, VL), with registers of 64 bytes, a cache line.
 
 use std::arch::x86_64::*;
 
 use weftlink_plan::element::{bf16, f16};
 
 use super::combine::Sums;
+use super::instructions::Instructions;
 use super::set::{Combine, Set, compiled_for};
 use super::vector::vector;
 
 pub(super) struct Avx512;
 
 impl Avx512 {
-    pub(super) fn is_here() -> bool {
+    pub(super) fn is_supported() -> bool {
         is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512dq")
@@ -21,9 +22,28 @@ impl Avx512 {
 
 impl Set for Avx512 {
     const NAME: &'static str = "avx512";
-    const STREAMS: bool = true;
 
     compiled_for!("avx512f,avx512bw,avx512dq,avx512vl");
+
+    fn sum_f32() -> Combine {
+        Self::combine::<Sums<__m512, 1, 2, 8>>()
+    }
+
+    fn sum_f64() -> Combine {
+        Self::combine::<Sums<__m512d, 1, 2, 8>>()
+    }
+
+    fn sum_f16() -> Combine {
+        Self::combine::<Sums<WideF16, 2, 4, 8>>()
+    }
+
+    fn sum_bf16() -> Combine {
+        Self::combine::<Sums<WideBf16, 1, 2, 4>>()
+    }
+}
+
+impl Instructions for Avx512 {
+    const STREAMS: bool = true;
 
     #[inline(always)]
     unsafe fn stream(from: *const u8, to: *mut u8) {
@@ -35,27 +55,11 @@ impl Set for Avx512 {
     fn fence() {
         fence();
     }
-
-    fn sum_f32() -> Combine {
-        Self::combine::<Sums<__m512, 1, 2, 8>>()
-    }
-
-    fn sum_f64() -> Combine {
-        Self::combine::<Sums<__m512d, 1, 2, 8>>()
-    }
-
-    fn sum_f16() -> Combine {
-        Self::combine::<Sums<Halves, 2, 4, 8>>()
-    }
-
-    fn sum_bf16() -> Combine {
-        Self::combine::<Sums<Brains, 1, 2, 4>>()
-    }
 }
 
 #[inline(always)]
 fn fence() {
-    // SAFETY: Every x86-64 has it.
+    // SAFETY: Every x86-64 CPU has this instruction.
     unsafe { _mm_sfence() }
 }
 
@@ -89,9 +93,9 @@ vector! {
 
 /// Sixteen f16, widened.
 #[derive(Clone, Copy)]
-struct Halves(__m512);
+struct WideF16(__m512);
 
-impl Halves {
+impl WideF16 {
     /// # Safety
     /// The machine has AVX-512F.
     #[inline(always)]
@@ -102,29 +106,29 @@ impl Halves {
 }
 
 vector! {
-    Halves, f16, 16, streams: true,
-    load: |from| Halves(_mm512_cvtph_ps(_mm256_loadu_si256(from.cast()))),
-    load_part: |from, lanes| Halves(_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask(lanes), from.cast()))),
-    add: |left, right| Halves(_mm512_add_ps(left.0, right.0)),
+    WideF16, f16, 16, streams: true,
+    load: |from| WideF16(_mm512_cvtph_ps(_mm256_loadu_si256(from.cast()))),
+    load_part: |from, lanes| WideF16(_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask(lanes), from.cast()))),
+    add: |left, right| WideF16(_mm512_add_ps(left.0, right.0)),
     store: |register, to| _mm256_storeu_si256(to.cast(), register.narrow()),
     store_part: |register, to, lanes| _mm256_mask_storeu_epi16(to.cast(), mask(lanes), register.narrow()),
     stream: |register, to| _mm256_stream_si256(to.cast(), register.narrow()),
     fence: fence(),
 }
 
-/// Thirty-two bf16, widened where they lie: those at even places, those at odd places. Nothing crosses a register.
+/// Thirty-two bf16, widened in place: the even lanes, then the odd lanes. No data crosses lanes.
 #[derive(Clone, Copy)]
-struct Brains(__m512, __m512);
+struct WideBf16(__m512, __m512);
 
-impl Brains {
+impl WideBf16 {
     /// # Safety
     /// The machine has AVX-512F.
     #[inline(always)]
-    unsafe fn widen(both: __m512i) -> Brains {
+    unsafe fn widen(both: __m512i) -> WideBf16 {
         // SAFETY: The caller's promise.
         unsafe {
             let odd = _mm512_and_si512(both, _mm512_set1_epi32(0xffff_0000_u32 as i32));
-            Brains(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(both)), _mm512_castsi512_ps(odd))
+            WideBf16(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(both)), _mm512_castsi512_ps(odd))
         }
     }
 
@@ -139,7 +143,7 @@ impl Brains {
         }
     }
 
-    /// The upper halves, rounded. What is not a number comes from an addition and is quiet: cut off, it stays what it is.
+    /// Rounded to the upper halves. NaNs come from an addition and are quiet, so truncating them is safe.
     ///
     /// # Safety
     /// The machine has AVX-512F.
@@ -162,10 +166,10 @@ fn mask_of_32(lanes: usize) -> u32 {
 }
 
 vector! {
-    Brains, bf16, 32, streams: true,
-    load: |from| Brains::widen(_mm512_loadu_si512(from.cast())),
-    load_part: |from, lanes| Brains::widen(_mm512_maskz_loadu_epi16(mask_of_32(lanes), from.cast())),
-    add: |left, right| Brains(_mm512_add_ps(left.0, right.0), _mm512_add_ps(left.1, right.1)),
+    WideBf16, bf16, 32, streams: true,
+    load: |from| WideBf16::widen(_mm512_loadu_si512(from.cast())),
+    load_part: |from, lanes| WideBf16::widen(_mm512_maskz_loadu_epi16(mask_of_32(lanes), from.cast())),
+    add: |left, right| WideBf16(_mm512_add_ps(left.0, right.0), _mm512_add_ps(left.1, right.1)),
     store: |register, to| _mm512_storeu_si512(to.cast(), register.narrow()),
     store_part: |register, to, lanes| _mm512_mask_storeu_epi16(to.cast(), mask_of_32(lanes), register.narrow()),
     stream: |register, to| _mm512_stream_si512(to.cast(), register.narrow()),

@@ -1,46 +1,46 @@
-//! The loops for sums that have registers of their own: f32, f64, and f16 and bf16, which are widened as they are loaded.
+//! The loops for sums in vector registers: f32, f64, and f16 and bf16, which are widened as they are loaded.
 //!
-//! A block of registers is loaded from the first source, added to the others, and stored to every target, before
-//! the next is touched; so a target may be a source. What does not fill a block goes register by register, what does
-//! not fill a register by a masked one: nothing is ever computed twice, which in place would be wrong.
+//! A loop loads a block of registers from the first source, adds the others, and stores the block to every target before it goes
+//! on; so a target may be a source. A remainder shorter than a block goes register by register, and one shorter than a register with a
+//! mask: no element is computed twice, which would be wrong in place.
 //!
-//! What was measured, on Sapphire Rapids, and decides the shape of the loops (`benches/kernels.rs`):
+//! Measurements on Sapphire Rapids that decide the shape of the loops (`benches/kernels.rs`):
 //!
-//! - Cached, blocks of two lines are as fast as any where results go elsewhere; where they go in place as well, they
-//!   beat single lines by a fifth in the second-level cache. The general loop takes larger blocks, to pay less often
-//!   for walking its lists.
-//! - Streamed, blocks cost up to a third: whole lines go to the targets in turn. Up to two targets of two sources are
-//!   written in four pages at a time, which gains up to a quarter.
-//! - Streamed to where all of it was just read, results take up to two thirds longer than cached: such calls are
-//!   cached. Where only some targets are sources, neither is reliably better.
-//! - What another core has just written is read in four parts side by side where there is one target: 5.2 ns a line become
-//!   4 from 64 KiB on (`benches/lines.rs`). With two targets that gained nothing, and what another core has just read was
-//!   written slower that way.
-//! - What another core has just read is written faster if its lines are taken a kilobyte ahead: 12 ns a line become 10 in
-//!   messages of 4 KiB, 6 become 5 in those of 256 KiB (`benches/lines.rs`). Reading ahead by instruction gained nothing.
-//! - What goes to and fro, written by whoever read it, is taken for writing when it is read: an all-reduce of 256 MiB on two
-//!   cores went from 65 ms to 44, and in four parts side by side, also with two targets, to 36.
+//! - Ordinary stores: blocks of two lines are as fast as any size out of place; in place they beat single lines by a fifth in the
+//!   L2 cache. The general loop uses larger blocks, since it loops over lists of pointers for each.
+//! - Streaming stores: blocks cost up to a third, so single lines go to the targets in turn. With two sources and up to two
+//!   targets, writing four pages in turn gains up to a quarter.
+//! - Streaming to targets that are all sources takes up to two thirds longer than ordinary stores, so such calls do not stream.
+//!   Where only some targets are sources, neither is reliably better.
+//! - Data that another core has just written: with one target, reading four parts in turn takes 4 ns per line instead of 5.2, from
+//!   64 KiB on (`benches/lines.rs`). With two targets it gained nothing, and writing data that another core has just read was slower
+//!   that way.
+//! - Data that another core has just read: prefetching its lines for writing a kilobyte ahead takes 10 ns per line instead of 12 in
+//!   messages of 4 KiB, 5 instead of 6 in those of 256 KiB (`benches/lines.rs`). Prefetching for reading gained nothing.
+//! - Migratory data, which the reader writes next, is prefetched for writing when it is read: an all-reduce of 256 MiB on two cores
+//!   went from 65 ms to 44, and to 36 in four parts in turn, also with two targets.
 //!
-//! The shapes that plans are made of have loops of their own, where the pointers live in registers: they differ from
-//! the general loop in their types only.
+//! The shapes that plans use have loops of their own, which keep the pointers in registers; they differ from the general loop only in
+//! their types.
 
 use super::Access;
-use super::blocks::few;
-use super::convert::Lane;
-use super::lines::{LINE_BYTES, PAGE_BYTES, PARTS, part_of, streams, take_ahead, take_ahead_in_part};
+use super::blocks::scalar;
+use super::convert::Widen;
+use super::instructions::{Loops, cast};
+use super::lines::{
+    LINE_BYTES, PAGE_BYTES, PARTS, can_stream, part_of, prefetch_ahead, prefetch_ahead_in_part,
+};
 use super::operations::{Operation, Sum};
-use super::set::{Loops, typed};
 use super::vector::Vector;
 
-/// From how many bytes on the target is aligned first: an unaligned store of a whole line touches two. Where all arrays
-/// are misaligned alike this saves up to two fifths; where not, the loads lose about what the stores gain.
+/// From this size on, the loop aligns the first target: an unaligned store of a whole line touches two lines. Where all arrays are
+/// misaligned alike this saves up to two fifths; otherwise the loads lose about what the stores gain.
 const ALIGN_BYTES_MIN: usize = 1024;
 
-/// Up to so many bytes are added one by one.
-pub(super) const FEW_BYTES: usize = 16;
+/// Up to this size, elements are added one by one.
+pub(super) const SCALAR_BYTES_MAX: usize = 16;
 
-/// Sums in registers. `LINE` of them are a line; `BLOCK` and `LARGE` are taken at a time, in the loops for certain shapes
-/// and in the general one.
+/// Sums in registers. A line has `LINE` registers; the loops for certain shapes process `BLOCK` at a time, the general loop `LARGE`.
 pub(super) struct Sums<V, const LINE: usize, const BLOCK: usize, const LARGE: usize>(
     std::marker::PhantomData<V>,
 );
@@ -48,20 +48,20 @@ pub(super) struct Sums<V, const LINE: usize, const BLOCK: usize, const LARGE: us
 impl<V: Vector, const LINE: usize, const BLOCK: usize, const LARGE: usize> Loops
     for Sums<V, LINE, BLOCK, LARGE>
 where
-    V::Element: Lane,
-    Sum: Operation<<V::Element as Lane>::Wide>,
+    V::Element: Widen,
+    Sum: Operation<<V::Element as Widen>::Wide>,
 {
     #[inline(always)]
     unsafe fn run(targets: &[*mut u8], sources: &[*const u8], len: usize, access: Access) {
         const { assert!(LINE * V::LANES * size_of::<V::Element>() == LINE_BYTES) };
-        if len * size_of::<V::Element>() <= FEW_BYTES {
+        if len * size_of::<V::Element>() <= SCALAR_BYTES_MAX {
             // SAFETY: The caller's promise.
-            return unsafe { few::<V::Element, Sum>(targets, sources, len) };
+            return unsafe { scalar::<V::Element, Sum>(targets, sources, len) };
         }
-        let (targets, sources) = typed::<V::Element>(targets, sources);
-        let can_stream = V::STREAMS && streams(&targets[..access.streamed], sources);
-        let access = Access { streamed: if can_stream { access.streamed } else { 0 }, ..access };
-        // SAFETY: The caller's promise, for pointers that are the caller's.
+        let (targets, sources) = cast::<V::Element>(targets, sources);
+        let streams = V::STREAMS && can_stream(&targets[..access.streamed], sources);
+        let access = Access { streamed: if streams { access.streamed } else { 0 }, ..access };
+        // SAFETY: The caller's promise.
         unsafe {
             match (sources, targets) {
                 (&[a, b], &[target]) => all::<V, LINE, BLOCK>([target], [a, b], len, access),
@@ -73,7 +73,7 @@ where
 }
 
 /// # Safety
-/// As for [`super::Kernel::combine`]; and targets that are streamed are aligned alike.
+/// As for [`super::Kernel::combine`]; and streamed targets have the same alignment.
 #[inline(always)]
 unsafe fn all<V: Vector, const LINE: usize, const BLOCK: usize>(
     targets: impl AsRef<[*mut V::Element]> + Copy,
@@ -86,32 +86,32 @@ unsafe fn all<V: Vector, const LINE: usize, const BLOCK: usize>(
         [first, ..] if aligning => elements_to_line(*first).min(len),
         _ => 0,
     };
-    // SAFETY: The caller's promise. What is streamed comes after the head, at a line's start.
+    // SAFETY: The caller's promise. Streaming starts after the head, at a line.
     unsafe {
         if head > 0 {
             cached::<V, 1>(targets, sources, 0, head, false);
         }
         if access.streamed > 0 {
-            past_caches::<V, LINE>(targets, sources, head, len, access);
+            streaming::<V, LINE>(targets, sources, head, len, access);
         } else if access.from_peers
-            && (targets.as_ref().len() == 1 || access.returned && sources.as_ref().len() == 2)
+            && (targets.as_ref().len() == 1 || access.migratory && sources.as_ref().len() == 2)
         {
-            let done = side_by_side::<V, BLOCK>(targets, sources, head, len, access.returned);
-            cached::<V, BLOCK>(targets, sources, done, len, access.returned);
+            let done = side_by_side::<V, BLOCK>(targets, sources, head, len, access.migratory);
+            cached::<V, BLOCK>(targets, sources, done, len, access.migratory);
         } else {
             cached::<V, BLOCK>(targets, sources, head, len, access.to_peers);
         }
     }
 }
 
-/// How many elements lie before the next line's start; none if no whole number does.
+/// Elements before the next line starts, or 0 if that is not a whole number of elements.
 fn elements_to_line<E>(pointer: *mut E) -> usize {
     let bytes = pointer.addr().wrapping_neg() % LINE_BYTES;
     if bytes.is_multiple_of(size_of::<E>()) { bytes / size_of::<E>() } else { 0 }
 }
 
-/// Most of the elements from `at` to `end`, through the caches, in parts that are far from each other, to lines that are taken
-/// ahead or not. Returns where the rest begins.
+/// Combines most of the elements from `at` to `end` with ordinary stores, in [`PARTS`] parts in turn; `ahead` prefetches the targets.
+/// Returns the start of the remainder.
 ///
 /// # Safety
 /// As for [`super::Kernel::combine`].
@@ -129,7 +129,7 @@ unsafe fn side_by_side<V: Vector, const BLOCK: usize>(
         for index in 0..PARTS {
             if ahead {
                 let end = at + (index + 1) * part;
-                take_ahead_in_part(targets.as_ref(), step / line, within + index * part, end);
+                prefetch_ahead_in_part(targets.as_ref(), step / line, within + index * part, end);
             }
             // SAFETY: The caller's promise; all parts together end before `end`.
             unsafe { block::<V, BLOCK>(targets, sources, within + index * part, 0) };
@@ -138,7 +138,7 @@ unsafe fn side_by_side<V: Vector, const BLOCK: usize>(
     at + PARTS * part
 }
 
-/// The elements from `at` to `end`, through the caches, to lines that are taken ahead or not.
+/// Combines the elements from `at` to `end` with ordinary stores; `ahead` prefetches the targets.
 ///
 /// # Safety
 /// As for [`super::Kernel::combine`].
@@ -151,11 +151,11 @@ unsafe fn cached<V: Vector, const BLOCK: usize>(
     ahead: bool,
 ) {
     let (step, line) = (BLOCK * V::LANES, LINE_BYTES / size_of::<V::Element>());
-    // SAFETY: The caller's promise; what is touched from `at` on stays below `end`.
+    // SAFETY: The caller's promise; all accesses are below `end`.
     unsafe {
         while end - at >= step {
             if ahead {
-                take_ahead(targets.as_ref(), step / line, at, end);
+                prefetch_ahead(targets.as_ref(), step / line, at, end);
             }
             block::<V, BLOCK>(targets, sources, at, 0);
             at += step;
@@ -176,12 +176,12 @@ unsafe fn cached<V: Vector, const BLOCK: usize>(
     }
 }
 
-/// The elements from `at` to `end`, past the caches for so many targets but for the last part of a line.
+/// Combines the elements from `at` to `end`, with streaming stores for `access.streamed` targets; the last part of a line is cached.
 ///
 /// # Safety
-/// As for [`super::Kernel::combine`]; and at `at`, those targets are at a line's start.
+/// As for [`super::Kernel::combine`]; and the streamed targets are aligned to a line at `at`.
 #[inline(always)]
-unsafe fn past_caches<V: Vector, const LINE: usize>(
+unsafe fn streaming<V: Vector, const LINE: usize>(
     targets: impl AsRef<[*mut V::Element]> + Copy,
     sources: impl AsRef<[*const V::Element]> + Copy,
     mut at: usize,
@@ -192,20 +192,20 @@ unsafe fn past_caches<V: Vector, const LINE: usize>(
     let (line, page) = (LINE * V::LANES, PAGE_BYTES / size_of::<V::Element>());
     let side_by_side = targets.as_ref().len() <= 2 && sources.as_ref().len() == 2;
     let others = if access.to_peers { &targets.as_ref()[streamed..] } else { &[] };
-    // SAFETY: The caller's promise; what is touched from `at` on stays below `end`, and `at` moves by whole lines.
+    // SAFETY: The caller's promise; all accesses are below `end`, and `at` advances by whole lines.
     unsafe {
         while side_by_side && end - at >= PARTS * page {
             for within in (at..at + page).step_by(line) {
                 for index in 0..PARTS {
                     let here = within + index * page;
-                    take_ahead(others, 1, here, end);
+                    prefetch_ahead(others, 1, here, end);
                     block::<V, LINE>(targets, sources, here, streamed);
                 }
             }
             at += PARTS * page;
         }
         while end - at >= line {
-            take_ahead(others, 1, at, end);
+            prefetch_ahead(others, 1, at, end);
             block::<V, LINE>(targets, sources, at, streamed);
             at += line;
         }
@@ -214,10 +214,10 @@ unsafe fn past_caches<V: Vector, const LINE: usize>(
     }
 }
 
-/// `N` registers full of elements, from `at` on.
+/// Combines `N` registers of elements, from `at` on.
 ///
 /// # Safety
-/// As for [`super::Kernel::combine`], for these elements; and those targets that are streamed are at a line's start.
+/// As for [`super::Kernel::combine`], for these elements; and the streamed targets are aligned to a line at `at`.
 #[inline(always)]
 unsafe fn block<V: Vector, const N: usize>(
     targets: impl AsRef<[*mut V::Element]> + Copy,
@@ -226,9 +226,9 @@ unsafe fn block<V: Vector, const N: usize>(
     streamed: usize,
 ) {
     let [first, rest @ ..] = sources.as_ref() else { return };
-    // SAFETY: The caller's promise. Registers divide lines, so each that is streamed is aligned to itself.
+    // SAFETY: The caller's promise. Registers divide lines, so each streaming store is aligned to its size.
     unsafe {
-        // No closure makes this array: it would be a function of its own, without the instruction set.
+        // Not `array::from_fn`: its closure would be compiled without the instruction set.
         let mut values = [V::load(first.add(at)); N];
         for (index, value) in values.iter_mut().enumerate().skip(1) {
             *value = V::load(first.add(at + index * V::LANES));

@@ -1,28 +1,28 @@
-//! From what lies in memory to what is computed with, and back.
+//! Conversions between the type in memory and the type of the arithmetic.
 //!
-//! Narrow floats are widened to f32 and narrowed to nearest, ties to even, without a branch, so that loops over them become
-//! loops over registers. No multiplication ever meets a subnormal f32: processors take a hundred times as long for those.
+//! Narrow floats widen to f32 and narrow to nearest, ties to even, without branches, so that the compiler vectorises loops over them.
+//! No multiplication has a subnormal f32 operand: processors take a hundred times as long for those.
 
 use weftlink_plan::element::{Complex, F8E4m3, F8E5m2, bf16, f16};
 
-/// An element as it lies in memory.
-pub(super) trait Lane: Copy + 'static {
-    /// What it is computed in.
+/// An element in memory, and the type its arithmetic is done in.
+pub(super) trait Widen: Copy + 'static {
+    /// The type of the arithmetic.
     type Wide: Copy + 'static;
 
-    /// Whether that is the type itself.
-    const SAME: bool = false;
+    /// Whether `Wide` is the type itself.
+    const IS_WIDE: bool = false;
 
     fn widen(self) -> Self::Wide;
 
     fn narrow(wide: Self::Wide) -> Self;
 }
 
-macro_rules! as_themselves {
+macro_rules! identity {
     ($($type:ty),*) => {$(
-        impl Lane for $type {
+        impl Widen for $type {
             type Wide = Self;
-            const SAME: bool = true;
+            const IS_WIDE: bool = true;
 
             #[inline(always)]
             fn widen(self) -> Self {
@@ -37,24 +37,23 @@ macro_rules! as_themselves {
     )*};
 }
 
-as_themselves!(i8, u8, i16, u16, i32, u32, i64, u64, f32, f64, Complex<f32>, Complex<f64>);
+identity!(i8, u8, i16, u16, i32, u32, i64, u64, f32, f64, Complex<f32>, Complex<f64>);
 
 const INFINITE: u32 = f32::INFINITY.to_bits();
 
-/// A narrow float without its sign as the bits of an f32. `LAST` is the last pattern with an ordinary exponent; what comes
-/// after is infinite or not a number.
+/// The bits of an f32 for the magnitude of a narrow float. `LAST` is the largest finite pattern; larger ones are infinite or NaN.
 #[inline(always)]
 fn widened<const MANTISSA: u32, const BIAS: u32, const LAST: u32>(magnitude: u32) -> u32 {
     let bits = magnitude << (23 - MANTISSA);
     let normal = bits + ((127 - BIAS) << 23);
-    // With the least normal exponent there would be a leading one: taken away again, the mantissa is what remains.
+    // The least normal exponent adds a leading one; subtracting it again leaves the mantissa.
     let least = (128 - BIAS) << 23;
     let subnormal = (f32::from_bits(bits + least) - f32::from_bits(least)).to_bits();
     let ordinary = if magnitude >> MANTISSA == 0 { subnormal } else { normal };
     if magnitude > LAST { bits | INFINITE } else { ordinary }
 }
 
-/// An f32 without its sign as the bits of a narrow float. `OVERFLOW` follows the largest finite pattern.
+/// The bits of a narrow float for the magnitude of an f32. `OVERFLOW` is the pattern after the largest finite one.
 #[inline(always)]
 fn narrowed<const MANTISSA: u32, const BIAS: u32, const OVERFLOW: u32, const NAN: u32>(
     magnitude: u32,
@@ -63,7 +62,7 @@ fn narrowed<const MANTISSA: u32, const BIAS: u32, const OVERFLOW: u32, const NAN
     let odd = (magnitude >> shift) & 1;
     let rounded = magnitude + ((1 << (shift - 1)) - 1) + odd;
     let normal = rounded.wrapping_sub((127 - BIAS) << 23) >> shift;
-    // Added to a number whose last bit is the least subnormal, all that is smaller is rounded away.
+    // Adding a number whose last bit is the least subnormal rounds all smaller bits away.
     let large = f32::from_bits((127 + 1 - BIAS + shift) << 23);
     let subnormal = (f32::from_bits(magnitude) + large).to_bits() - large.to_bits();
     let ordinary = if magnitude < (128 - BIAS) << 23 { subnormal } else { normal };
@@ -73,7 +72,7 @@ fn narrowed<const MANTISSA: u32, const BIAS: u32, const OVERFLOW: u32, const NAN
 
 macro_rules! narrow_floats {
     ($($type:ty, $bits:ty, $mantissa:literal, $bias:literal, $last:literal, $overflow:literal, $nan:literal;)*) => {$(
-        impl Lane for $type {
+        impl Widen for $type {
             type Wide = f32;
 
             #[inline(always)]
@@ -102,7 +101,7 @@ narrow_floats! {
 }
 
 /// The upper half of an f32.
-impl Lane for bf16 {
+impl Widen for bf16 {
     type Wide = f32;
 
     #[inline(always)]

@@ -1,6 +1,6 @@
-//! Registers of 16 bytes, a quarter of a cache line each: what every 64-bit ARM has.
+//! NEON, which every 64-bit ARM has: registers of 16 bytes, a quarter of a cache line.
 //!
-//! Deliberately absent: stores past the caches. The language has no intrinsic for them.
+//! Deliberately absent: streaming stores. Rust has no intrinsic for them.
 
 use std::arch::aarch64::*;
 use std::ptr::copy_nonoverlapping;
@@ -8,6 +8,7 @@ use std::ptr::copy_nonoverlapping;
 use weftlink_plan::element::f16;
 
 use super::combine::Sums;
+use super::instructions::Instructions;
 use super::set::{Combine, Set, compiled_for};
 use super::vector::vector;
 
@@ -15,15 +16,8 @@ pub(super) struct Neon;
 
 impl Set for Neon {
     const NAME: &'static str = "neon";
-    const STREAMS: bool = false;
 
     compiled_for!("neon");
-
-    unsafe fn stream(_: *const u8, _: *mut u8) {
-        unreachable!("it does not stream")
-    }
-
-    fn fence() {}
 
     fn sum_f32() -> Combine {
         Self::combine::<Sums<float32x4_t, 4, 8, 8>>()
@@ -34,29 +28,39 @@ impl Set for Neon {
     }
 
     fn sum_f16() -> Combine {
-        Self::combine::<Sums<Halves, 8, 8, 8>>()
+        Self::combine::<Sums<WideF16, 8, 8, 8>>()
     }
 }
 
-/// The first few elements of a register, by way of memory: there are no masks.
+impl Instructions for Neon {
+    const STREAMS: bool = false;
+
+    unsafe fn stream(_: *const u8, _: *mut u8) {
+        unreachable!("the set has no streaming stores")
+    }
+
+    fn fence() {}
+}
+
+/// Reads part of a register through a buffer: there are no masked loads.
 ///
 /// # Safety
-/// `lanes` elements can be read, fewer than `N`.
+/// `from` is valid for reads of `lanes` elements, fewer than `N`.
 #[inline(always)]
 unsafe fn part<T: Copy, const N: usize>(from: *const T, lanes: usize, zero: T) -> [T; N] {
     let mut all = [zero; N];
-    // SAFETY: The caller's promise. As bytes they need no alignment.
+    // SAFETY: The caller's promise. A copy of bytes needs no alignment.
     unsafe { copy_nonoverlapping(from.cast::<u8>(), all.as_mut_ptr().cast(), lanes * size_of::<T>()) };
     all
 }
 
-/// The other way round.
+/// Writes part of a register through a buffer.
 ///
 /// # Safety
-/// `lanes` elements can be written, fewer than `N`.
+/// `to` is valid for writes of `lanes` elements, fewer than `N`.
 #[inline(always)]
 unsafe fn put<T, const N: usize>(all: [T; N], to: *mut T, lanes: usize) {
-    // SAFETY: The caller's promise. As bytes they need no alignment.
+    // SAFETY: The caller's promise. A copy of bytes needs no alignment.
     unsafe { copy_nonoverlapping(all.as_ptr().cast::<u8>(), to.cast(), lanes * size_of::<T>()) }
 }
 
@@ -92,31 +96,31 @@ vector! {
 
 /// Four f16, widened.
 #[derive(Clone, Copy)]
-struct Halves(float32x4_t);
+struct WideF16(float32x4_t);
 
-impl Halves {
+impl WideF16 {
     /// # Safety
-    /// Four can be read.
+    /// `from` is valid for reads of four elements.
     #[inline(always)]
-    unsafe fn widen(from: *const u16) -> Halves {
+    unsafe fn widen(from: *const u16) -> WideF16 {
         // SAFETY: The caller's promise; every 64-bit ARM has the conversion.
-        unsafe { Halves(vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from)))) }
+        unsafe { WideF16(vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from)))) }
     }
 
     /// # Safety
-    /// Four can be written.
+    /// `to` is valid for writes of four elements.
     #[inline(always)]
     unsafe fn narrow(self, to: *mut u16) {
-        // SAFETY: As above. It rounds to nearest, ties to even, unless somebody has told the processor otherwise.
+        // SAFETY: As above. It rounds to nearest, ties to even, unless the process changed the rounding mode.
         unsafe { vst1_u16(to, vreinterpret_u16_f16(vcvt_f16_f32(self.0))) }
     }
 }
 
 vector! {
-    Halves, f16, 4, streams: false,
-    load: |from| Halves::widen(from.cast()),
-    load_part: |from, lanes| Halves::widen(part::<u16, 4>(from.cast(), lanes, 0).as_ptr()),
-    add: |left, right| Halves(vaddq_f32(left.0, right.0)),
+    WideF16, f16, 4, streams: false,
+    load: |from| WideF16::widen(from.cast()),
+    load_part: |from, lanes| WideF16::widen(part::<u16, 4>(from.cast(), lanes, 0).as_ptr()),
+    add: |left, right| WideF16(vaddq_f32(left.0, right.0)),
     store: |register, to| register.narrow(to.cast()),
     store_part: |register, to, lanes| {
         let mut all = [0; 4];

@@ -1,21 +1,21 @@
-//! What is done to elements, one by one and without a branch: the loops make registers of it.
+//! Branch-free operations on one element, which the compiler vectorises in the loops.
 //!
-//! These are the executor's; the oracle has its own (`weftlink_plan::element`), and tests compare.
+//! The reference implementation is separate (`weftlink_plan::element`); tests compare the two.
 
 use weftlink_plan::element::Complex;
 
-use super::convert::Lane;
+use super::convert::Widen;
 
-/// What two elements make, the one that stands further left first.
+/// An operation on two elements. The left operand comes from the earlier source.
 pub(super) trait Operation<W>: 'static {
     fn apply(left: W, right: W) -> W;
 }
 
-/// What becomes of one element, given a number.
-pub(super) trait Map<T: Lane>: 'static {
+/// A function of one element and a parameter.
+pub(super) trait Map<T: Widen>: 'static {
     type By: Copy;
 
-    /// Whether most elements stay what they are, so that it pays to look before memory is written.
+    /// Whether most elements stay unchanged, so that comparing before writing is faster.
     const IS_RARE: bool = false;
 
     fn apply(value: T::Wide, by: Self::By) -> T::Wide;
@@ -26,7 +26,7 @@ macro_rules! names {
 }
 
 names!(Sum, Product, Minimum, Maximum, LogicalAnd, LogicalOr, LogicalXor, BitAnd, BitOr, BitXor);
-names!(Scale, Divide, Truth);
+names!(Scale, Divide, NonZero);
 
 macro_rules! operations {
     ($type:ty; $($name:ident: |$left:ident, $right:ident| $result:expr;)*) => {$(
@@ -54,7 +54,7 @@ macro_rules! integers {
             BitXor: |a, b| a ^ b;
         }
 
-        impl Map<$type> for Truth {
+        impl Map<$type> for NonZero {
             type By = u32;
 
             #[inline(always)]
@@ -75,7 +75,7 @@ macro_rules! integers {
     )*};
 }
 
-// Up to 32 bits a quotient of f64 is never rounded to a whole number that it is not, and there are registers full of them.
+// Up to 32 bits, a quotient of f64 never rounds up to the next integer, and f64 division is vectorised.
 integers!(
     i8: |value, by| (f64::from(value) / f64::from(by)) as i8,
     u8: |value, by| (f64::from(value) / f64::from(by)) as u8,
@@ -92,7 +92,7 @@ macro_rules! floats {
         operations! { $type;
             Sum: |a, b| a + b;
             Product: |a, b| a * b;
-            // What is equal has the same bits, or is a zero, whose sign then decides.
+            // Equal operands have the same bits, except zeros: or-ing the bits then yields -0, and-ing yields +0.
             Minimum: |a, b| {
                 let equal = $type::from_bits(a.to_bits() | b.to_bits());
                 let least = if a < b { a } else { b };
@@ -119,7 +119,7 @@ macro_rules! floats {
             }
         }
 
-        impl<T: Lane<Wide = $type>> Map<T> for DivideFloat<$type> {
+        impl<T: Widen<Wide = $type>> Map<T> for DivideFloat<$type> {
             type By = u32;
 
             #[inline(always)]
@@ -128,7 +128,7 @@ macro_rules! floats {
             }
         }
 
-        impl<T: Lane<Wide = $type>> Map<T> for OneNan<$type> {
+        impl<T: Widen<Wide = $type>> Map<T> for CanonicalNan<$type> {
             type By = u32;
             const IS_RARE: bool = true;
 
@@ -138,7 +138,7 @@ macro_rules! floats {
             }
         }
 
-        impl Map<Complex<$type>> for OneNanEach {
+        impl Map<Complex<$type>> for CanonicalNanParts {
             type By = u32;
             const IS_RARE: bool = true;
 
@@ -151,19 +151,19 @@ macro_rules! floats {
     )*};
 }
 
-/// Whatever is not a number becomes the same NaN, also in floats that are narrower than `W`.
-pub(super) struct OneNan<W>(std::marker::PhantomData<W>);
+/// Replaces every NaN with the canonical one, also in floats narrower than `W`.
+pub(super) struct CanonicalNan<W>(std::marker::PhantomData<W>);
 
 /// The same for both parts of a complex number.
-pub(super) struct OneNanEach;
+pub(super) struct CanonicalNanParts;
 
-/// A division of floats, also of those that are narrower than `W`.
+/// Division of floats, also of those narrower than `W`.
 pub(super) struct DivideFloat<W>(std::marker::PhantomData<W>);
 
 floats!(f32, f64);
 
-/// By a factor of the element's own type.
-impl<T: Lane> Map<T> for Scale
+/// Multiplication by a factor of the element's own type.
+impl<T: Widen> Map<T> for Scale
 where
     Product: Operation<T::Wide>,
 {

@@ -1,63 +1,45 @@
-//! What an instruction set is: a few instructions that the loops cannot be written without, and the loops compiled for it.
+//! An instruction set: its loops, compiled with its target features.
 //!
-//! Every loop and every method is inlined into a function that is compiled for the instruction set (`compiled_for!` makes
-//! them) and called from nowhere else: only there do intrinsics become single instructions.
+//! Every loop and method is inlined into a function that `compiled_for!` compiles for the instruction set, and is called from nowhere
+//! else: only there do intrinsics become single instructions.
 
 use weftlink_plan::element::{bf16, f16};
 
 use super::Access;
 use super::blocks::Blocks;
-use super::convert::Lane;
+use super::convert::Widen;
+use super::instructions::{Instructions, Loops};
 use super::operations::{Map, Operation, Sum};
 
-/// A kernel, with the safety conditions of [`super::Kernel::combine`], on a machine that has its instruction set.
+/// A kernel. Safety: as for [`super::Kernel::combine`], on a machine that has the instruction set.
 pub(super) type Combine = unsafe fn(&[*mut u8], &[*const u8], usize, Access);
 
-/// Changes so many elements in place, given how many ranks were combined.
+/// Changes elements in place. Arguments: the array, its length in elements, the number of combined ranks.
 ///
 /// # Safety
-/// They can be read and written, and nobody else touches them meanwhile.
+/// The array is valid for reads and writes, and nothing else accesses it during the call.
 pub type Finish = unsafe fn(*mut u8, usize, u32);
 
-/// Multiplies so many elements of a source into a target by one element, which comes last.
+/// Multiplies an array by a factor. Arguments: target, source, length in elements, the factor (one element).
 ///
 /// # Safety
-/// They can be read and written; nobody else touches the target or writes the others meanwhile; source and target are the
-/// same or do not overlap.
+/// The arrays are valid for the length; during the call nothing else accesses the target or writes the source or the factor; source
+/// and target are the same array or do not overlap.
 pub type Scale = unsafe fn(*mut u8, *const u8, usize, *const u8);
 
-/// Loops over all elements.
-pub(super) trait Loops: 'static {
-    /// # Safety
-    /// As for [`super::Kernel::combine`], on a machine that has the instruction set.
-    unsafe fn run(targets: &[*mut u8], sources: &[*const u8], len: usize, access: Access);
-}
-
 /// An instruction set.
-pub(super) trait Set: 'static + Sized {
-    /// What it is called.
+pub(super) trait Set: Instructions {
+    /// The set's name.
     const NAME: &'static str;
 
-    /// Whether it has stores past the caches.
-    const STREAMS: bool;
-
-    /// Copies a line past the caches.
-    ///
-    /// # Safety
-    /// A line can be read there and written here, at a line's start; the machine has the instruction set.
-    unsafe fn stream(from: *const u8, to: *mut u8);
-
-    /// Orders all that was streamed before all that will be stored.
-    fn fence();
-
-    /// Loops, compiled for the set.
+    /// Loops compiled for the set.
     fn combine<L: Loops>() -> Combine;
-    /// A change of elements of one type, compiled for the set.
-    fn finish<T: Lane, M: Map<T, By = u32>>() -> Finish;
-    /// A change by an element, compiled for the set.
-    fn scale<T: Lane, M: Map<T, By = T>>() -> Scale;
+    /// A map with the number of ranks as its argument, compiled for the set.
+    fn finish<T: Widen, M: Map<T, By = u32>>() -> Finish;
+    /// A map with an element as its argument, compiled for the set.
+    fn scale<T: Widen, M: Map<T, By = T>>() -> Scale;
 
-    /// The sums that have loops of their own, where registers gain.
+    /// Sums; a set overrides those that are faster with its own registers.
     fn sum_f32() -> Combine {
         Self::blocks::<f32, Sum>()
     }
@@ -72,17 +54,17 @@ pub(super) trait Set: 'static + Sized {
     }
 
     /// The general loops.
-    fn blocks<T: Lane, O: Operation<T::Wide>>() -> Combine {
+    fn blocks<T: Widen, O: Operation<T::Wide>>() -> Combine {
         Self::combine::<Blocks<Self, T, O>>()
     }
 }
 
-/// The functions that hold the loops, with the instruction set's features; to be used in an `impl Set`.
+/// The methods of `Set` that compile loops with the given target features; used in an `impl Set`.
 macro_rules! compiled_for {
     ($($features:literal)?) => {
-        fn combine<L: $crate::set::Loops>() -> $crate::set::Combine {
+        fn combine<L: $crate::instructions::Loops>() -> $crate::set::Combine {
             $(#[target_feature(enable = $features)])?
-            unsafe fn compiled<L: $crate::set::Loops>(
+            unsafe fn compiled<L: $crate::instructions::Loops>(
                 targets: &[*mut u8],
                 sources: &[*const u8],
                 len: usize,
@@ -96,13 +78,13 @@ macro_rules! compiled_for {
 
         fn finish<T, M>() -> $crate::set::Finish
         where
-            T: $crate::convert::Lane,
+            T: $crate::convert::Widen,
             M: $crate::operations::Map<T, By = u32>,
         {
             $(#[target_feature(enable = $features)])?
             unsafe fn compiled<T, M>(array: *mut u8, len: usize, by: u32)
             where
-                T: $crate::convert::Lane,
+                T: $crate::convert::Widen,
                 M: $crate::operations::Map<T, By = u32>,
             {
                 // SAFETY: The caller's promise.
@@ -113,13 +95,13 @@ macro_rules! compiled_for {
 
         fn scale<T, M>() -> $crate::set::Scale
         where
-            T: $crate::convert::Lane,
+            T: $crate::convert::Widen,
             M: $crate::operations::Map<T, By = T>,
         {
             $(#[target_feature(enable = $features)])?
             unsafe fn compiled<T, M>(target: *mut u8, source: *const u8, len: usize, factor: *const u8)
             where
-                T: $crate::convert::Lane,
+                T: $crate::convert::Widen,
                 M: $crate::operations::Map<T, By = T>,
             {
                 // SAFETY: The caller's promise; the factor may lie anywhere.
@@ -134,33 +116,20 @@ macro_rules! compiled_for {
 }
 pub(super) use compiled_for;
 
-/// Arrays of bytes as arrays of elements.
-#[inline(always)]
-pub(super) fn typed<'a, T>(
-    targets: &'a [*mut u8],
-    sources: &'a [*const u8],
-) -> (&'a [*mut T], &'a [*const T]) {
-    // SAFETY: Pointers to sized types look alike, whatever they point to.
-    unsafe {
-        (
-            std::slice::from_raw_parts(targets.as_ptr().cast(), targets.len()),
-            std::slice::from_raw_parts(sources.as_ptr().cast(), sources.len()),
-        )
-    }
-}
-
-/// What every target of the compiler has: it makes SSE2, NEON or whatever that is of the loops. There is no portable way to
-/// ask for stores past the caches.
+/// The compiler's baseline for the target (SSE2, NEON, ...). Portable Rust has no streaming stores.
 pub(super) struct Portable;
 
 impl Set for Portable {
     const NAME: &'static str = "portable";
-    const STREAMS: bool = false;
 
     compiled_for!();
+}
+
+impl Instructions for Portable {
+    const STREAMS: bool = false;
 
     unsafe fn stream(_: *const u8, _: *mut u8) {
-        unreachable!("it does not stream")
+        unreachable!("the set has no streaming stores")
     }
 
     fn fence() {}

@@ -1,17 +1,17 @@
-//! Which loops a type and a reduction need. Written once, for all instruction sets.
+//! Maps a type and a reduction to a loop, for all instruction sets.
 //!
-//! Types share loops where the bits are the same: sums and products of integers with and without a sign, truths of
-//! whatever is as wide, single bits of anything. A sum of complex numbers is one of twice as many floats.
+//! Types share a loop where the resulting bits are the same: sums and products of signed and unsigned integers, logical operations on
+//! types of the same width, bitwise operations on any type. A sum of complex numbers is a sum of twice as many floats.
 
 use weftlink_plan::element::{Complex, F8E4m3, F8E5m2, bf16, f16};
 use weftlink_plan::{DataType, Reduction};
 
 use super::Kernel;
-use super::convert::Lane;
+use super::convert::Widen;
 use super::copy::Copies;
 use super::operations::{
-    BitAnd, BitOr, BitXor, Divide, DivideFloat, LogicalAnd, LogicalOr, LogicalXor, Maximum, Minimum, OneNan,
-    OneNanEach, Operation, Product, Scale as Scaling, Sum, Truth,
+    BitAnd, BitOr, BitXor, CanonicalNan, CanonicalNanParts, Divide, DivideFloat, LogicalAnd, LogicalOr,
+    LogicalXor, Maximum, Minimum, NonZero, Operation, Product, Scale as Scaling, Sum,
 };
 use super::set::{Combine, Finish, Scale, Set};
 
@@ -29,8 +29,8 @@ pub(super) fn reduction<S: Set>(data_type: DataType, reduction: Reduction) -> Op
     let (combine, parts) = match reduction {
         R::Sum | R::Average | R::PremultipliedSum => sum::<S>(data_type)?,
         R::Product => (product::<S>(data_type)?, 1),
-        R::Minimum if data_type != DataType::Bool => (extreme::<S, Minimum>(data_type)?, 1),
-        R::Maximum if data_type != DataType::Bool => (extreme::<S, Maximum>(data_type)?, 1),
+        R::Minimum if data_type != DataType::Bool => (min_max::<S, Minimum>(data_type)?, 1),
+        R::Maximum if data_type != DataType::Bool => (min_max::<S, Maximum>(data_type)?, 1),
         R::BitAnd if data_type != DataType::Bool => (S::blocks::<u8, BitAnd>(), element_bytes),
         R::BitOr if data_type != DataType::Bool => (S::blocks::<u8, BitOr>(), element_bytes),
         R::BitXor if data_type != DataType::Bool => (S::blocks::<u8, BitXor>(), element_bytes),
@@ -80,8 +80,8 @@ fn product<S: Set>(data_type: DataType) -> Option<Combine> {
     })
 }
 
-/// The least or the greatest.
-fn extreme<S: Set, O>(data_type: DataType) -> Option<Combine>
+/// Minimum or maximum.
+fn min_max<S: Set, O>(data_type: DataType) -> Option<Combine>
 where
     O: Operation<i8> + Operation<i16> + Operation<i32> + Operation<i64> + Operation<f32> + Operation<f64>,
     O: Operation<u8> + Operation<u16> + Operation<u32> + Operation<u64>,
@@ -105,7 +105,7 @@ where
     })
 }
 
-/// Truths of a width.
+/// Logical operations on elements of a width.
 fn logical<S: Set, O>(element_bytes: usize) -> Option<Combine>
 where
     O: Operation<u8> + Operation<u16> + Operation<u32> + Operation<u64>,
@@ -124,13 +124,14 @@ pub(super) fn finish<S: Set>(data_type: DataType, reduction: Reduction) -> Optio
     if !reduction.is_for(data_type.kind()) {
         return None;
     }
-    let is_truth = matches!(reduction, Reduction::LogicalAnd | Reduction::LogicalOr | Reduction::LogicalXor);
-    if is_truth {
+    let is_logical =
+        matches!(reduction, Reduction::LogicalAnd | Reduction::LogicalOr | Reduction::LogicalXor);
+    if is_logical {
         return Some(match data_type.bytes() {
-            1 => S::finish::<u8, Truth>(),
-            2 => S::finish::<u16, Truth>(),
-            4 => S::finish::<u32, Truth>(),
-            _ => S::finish::<u64, Truth>(),
+            1 => S::finish::<u8, NonZero>(),
+            2 => S::finish::<u16, NonZero>(),
+            4 => S::finish::<u32, NonZero>(),
+            _ => S::finish::<u64, NonZero>(),
         });
     }
     if reduction != Reduction::Average {
@@ -157,27 +158,27 @@ pub(super) fn finish<S: Set>(data_type: DataType, reduction: Reduction) -> Optio
     })
 }
 
-pub(super) fn settle<S: Set>(data_type: DataType, reduction: Reduction) -> Option<Finish> {
+pub(super) fn canonicalize_nans<S: Set>(data_type: DataType, reduction: Reduction) -> Option<Finish> {
     use DataType as D;
     use Reduction::{Average, PremultipliedSum, Product, Sum};
     if !matches!(reduction, Sum | Product | Average | PremultipliedSum) {
         return None;
     }
     Some(match data_type {
-        D::F16 => S::finish::<f16, OneNan<f32>>(),
-        D::Bf16 => S::finish::<bf16, OneNan<f32>>(),
-        D::F32 => S::finish::<f32, OneNan<f32>>(),
-        D::F64 => S::finish::<f64, OneNan<f64>>(),
-        D::F8E4m3 => S::finish::<F8E4m3, OneNan<f32>>(),
-        D::F8E5m2 => S::finish::<F8E5m2, OneNan<f32>>(),
-        D::Complex64 => S::finish::<Complex<f32>, OneNanEach>(),
-        D::Complex128 => S::finish::<Complex<f64>, OneNanEach>(),
+        D::F16 => S::finish::<f16, CanonicalNan<f32>>(),
+        D::Bf16 => S::finish::<bf16, CanonicalNan<f32>>(),
+        D::F32 => S::finish::<f32, CanonicalNan<f32>>(),
+        D::F64 => S::finish::<f64, CanonicalNan<f64>>(),
+        D::F8E4m3 => S::finish::<F8E4m3, CanonicalNan<f32>>(),
+        D::F8E5m2 => S::finish::<F8E5m2, CanonicalNan<f32>>(),
+        D::Complex64 => S::finish::<Complex<f32>, CanonicalNanParts>(),
+        D::Complex128 => S::finish::<Complex<f64>, CanonicalNanParts>(),
         D::I8 | D::U8 | D::I16 | D::U16 | D::I32 | D::U32 | D::I64 | D::U64 | D::Bool => return None,
     })
 }
 
 pub(super) fn scale<S: Set>(data_type: DataType) -> Option<Scale> {
-    fn by<S: Set, T: Lane>() -> Option<Scale>
+    fn by<S: Set, T: Widen>() -> Option<Scale>
     where
         Product: Operation<T::Wide>,
     {

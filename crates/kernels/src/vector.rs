@@ -1,30 +1,30 @@
-//! What a register must be for the loops in `combine.rs`.
+//! The interface of a vector register for the loops in `combine.rs`.
 
-/// One register full of elements.
+/// A register full of elements.
 ///
 /// # Safety
 ///
-/// An implementation's methods touch exactly the elements that they are told, at any alignment but where said.
+/// An implementation accesses exactly the elements that each method names, at any alignment unless the method says otherwise.
 pub(super) unsafe trait Vector: Copy + 'static {
-    /// What lies in memory.
+    /// The type in memory.
     type Element: Copy;
 
-    /// How many of them fit.
+    /// Elements per register.
     const LANES: usize;
 
-    /// Whether there are stores past the caches.
+    /// Whether the instruction set has streaming stores.
     const STREAMS: bool;
 
     /// Reads `LANES` elements.
     ///
     /// # Safety
-    /// They can be read, and the machine has the instruction set.
+    /// `from` is valid for these reads, and the machine has the instruction set.
     unsafe fn load(from: *const Self::Element) -> Self;
 
-    /// Reads the first `lanes` elements, fewer than `LANES`; what the others are does not matter.
+    /// Reads the first `lanes` elements, fewer than `LANES`; the other lanes are unspecified.
     ///
     /// # Safety
-    /// As for `load`, for so many.
+    /// As for `load`, for `lanes` elements.
     unsafe fn load_part(from: *const Self::Element, lanes: usize) -> Self;
 
     /// The sum, lane by lane. The loops keep the order of the operands.
@@ -36,26 +36,26 @@ pub(super) unsafe trait Vector: Copy + 'static {
     /// Writes `LANES` elements.
     ///
     /// # Safety
-    /// They can be written, and the machine has the instruction set.
+    /// `to` is valid for these writes, and the machine has the instruction set.
     unsafe fn store(self, to: *mut Self::Element);
 
     /// Writes the first `lanes` elements, fewer than `LANES`.
     ///
     /// # Safety
-    /// As for `store`, for so many.
+    /// As for `store`, for `lanes` elements.
     unsafe fn store_part(self, to: *mut Self::Element, lanes: usize);
 
-    /// Writes `LANES` elements past the caches.
+    /// Writes `LANES` elements with a streaming store.
     ///
     /// # Safety
-    /// As for `store`, and `to` is aligned to what is written.
+    /// As for `store`, and `to` is aligned to the size of the write.
     unsafe fn stream(self, to: *mut Self::Element);
 
-    /// Orders all that was streamed before all that will be stored.
+    /// Orders all earlier streaming stores before all later stores.
     fn fence();
 }
 
-/// A register's methods, each an instruction or two. Names are the arguments; `$fence` orders streamed stores.
+/// Implements [`Vector`] for a register type; each method is an instruction or two.
 macro_rules! vector {
     (
         $register:ty, $element:ty, $lanes:literal, streams: $streams:literal,
@@ -67,7 +67,7 @@ macro_rules! vector {
         stream: |$stream:ident, $stream_to:ident| $streamed:expr,
         fence: $fence:expr,
     ) => {
-        // SAFETY: Each method is the instructions it names; masked lanes are not touched.
+        // SAFETY: Each method consists of the given instructions, which do not access masked lanes.
         unsafe impl $crate::vector::Vector for $register {
             type Element = $element;
             const LANES: usize = $lanes;
@@ -75,13 +75,13 @@ macro_rules! vector {
 
             #[inline(always)]
             unsafe fn load($load_from: *const $element) -> Self {
-                // SAFETY: The caller's promise; the instruction takes any alignment.
+                // SAFETY: The caller's promise; the instruction allows any alignment.
                 unsafe { $load }
             }
 
             #[inline(always)]
             unsafe fn load_part($part_from: *const $element, $part_lanes: usize) -> Self {
-                // SAFETY: The caller's promise; no more lanes than that are read.
+                // SAFETY: The caller's promise; it reads no other lanes.
                 unsafe { $load_part }
             }
 
@@ -95,14 +95,14 @@ macro_rules! vector {
             #[inline(always)]
             unsafe fn store(self, $store_to: *mut $element) {
                 let $store = self;
-                // SAFETY: The caller's promise; the instruction takes any alignment.
+                // SAFETY: The caller's promise; the instruction allows any alignment.
                 unsafe { $stored }
             }
 
             #[inline(always)]
             unsafe fn store_part(self, $part_to: *mut $element, $part_stored: usize) {
                 let $part = self;
-                // SAFETY: The caller's promise; no more lanes than that are written.
+                // SAFETY: The caller's promise; it writes no other lanes.
                 unsafe { $stored_part }
             }
 

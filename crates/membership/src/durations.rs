@@ -19,6 +19,8 @@ pub const HELLO_WITHOUT_THREAD: Duration = ms(500);
 pub const SEND: Duration = ms(1000);
 /// How long a rank that leaves waits for its last events to be written.
 pub const DRAIN: Duration = ms(1000);
+/// How long a rank that leaves waits for the others to confirm that they know.
+pub const DEPARTURE: Duration = ms(1000);
 /// How long it may take to find out whether the process behind a failed connection has ended.
 pub const INQUIRY: Duration = ms(500);
 /// The pause between two attempts to find that out.
@@ -75,6 +77,8 @@ before! {
     PROBE < INQUIRY: "a probe fits into an inquiry";
     PROBE < HELLO: "a rank that regroups is probed more than once before its step times out";
     REGROUP_RETRY_MAX < PROBE: "a follower comes back before the leader probes it";
+    PROBE_CHILDREN_AFTER < DEPARTURE: "a rank that hands its departure over answers a probe that misses it";
+    DEPARTURE < HELLO: "a rank that leaves does not hold up a handshake";
     DRAIN < HELLO: "a rank that leaves does not hold up a handshake";
     NOTE_AFTER < ASK_AHEAD: "a wait is recorded before anybody asks for it";
     ANSWER_PAUSE < ASK_AHEAD: "an answer that was held back still arrives before the warning";

@@ -13,107 +13,32 @@
 //! together. A child that dies before it has reconnected has no neighbour that could notice; so the rank that it should have
 //! connected to probes it.
 //!
+//! *Departure.* A rank that leaves stays until its neighbours have confirmed that they heard of it (`group/depart.rs`).
+//!
 //! Deliberately absent: sockets, threads and clocks. The driver feeds inputs and carries out the actions in order.
+
+mod action;
+mod depart;
+mod reparent;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
-use crate::durations::{INQUIRY, INQUIRY_RETRY, PROBE_CHILDREN_AFTER, REPARENT, REPARENT_AFTER};
+use crate::durations::{INQUIRY, PROBE_CHILDREN_AFTER, REPARENT_AFTER};
 use crate::event::Event;
 use crate::tree;
 use crate::waits::{Roots, Waits};
+use depart::Departure;
+
+pub use action::{Action, Input, Probe};
 
 /// The last calls of a rank that are remembered as heard: more than a rank announces at once.
 const CALLS_MAX: usize = 128;
-/// The most ranks that a rank tries as its new parent.
-const REPARENT_TRIES_MAX: usize = 64;
-/// The most searches for a new parent that end without one; each follows after twice the time of the one before.
-const REPARENT_SEARCHES_MAX: u32 = 6;
 /// The fewest attempts to find out what became of a rank whose connection failed, however long they take: this rank may have been
 /// stopped meanwhile.
 const INQUIRY_ATTEMPTS_MIN: u32 = 3;
 /// What a lost connection is reported as when nothing more is known.
 pub const WAS_LOST: &str = "was lost";
-
-/// What happened.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Input<F> {
-    /// This rank makes something known.
-    Raise(Event<F>),
-    /// A neighbour passed an event on.
-    Heard {
-        /// The neighbour.
-        from: u32,
-        /// The event.
-        event: Event<F>,
-    },
-    /// A connection to a rank of the group is there that was not before: a [`Action::Reparent`] that succeeded, or a rank that
-    /// came because its parent left.
-    Connected(u32),
-    /// A connection to a neighbour failed.
-    Disconnected {
-        /// The neighbour.
-        rank: u32,
-        /// Whether the driver watches its process and will report [`Input::Exited`].
-        is_watched: bool,
-    },
-    /// Bytes from a neighbour were not what it sent.
-    Corrupt {
-        /// The neighbour.
-        rank: u32,
-        /// What was wrong.
-        what: String,
-    },
-    /// A process of the group has ended, which the kernel reported.
-    Exited(u32),
-    /// A [`Action::Probe`] has a result.
-    Probed(u32, Probe),
-    /// A [`Action::Reparent`] failed.
-    NotReparented {
-        /// The rank that was tried.
-        rank: u32,
-        /// What its address answered.
-        why: Probe,
-        /// After how many calls it left the group, if it answered that it has. A process that has ended may have died, so that
-        /// nobody listens where it was proves nothing.
-        left_after: Option<u32>,
-    },
-    /// The time that [`Group::next_timeout`] named has come.
-    Timeout,
-}
-
-/// What the address of a rank answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Probe {
-    /// The host answers and nobody listens there: the process has ended.
-    Refused,
-    /// The rank is there.
-    Answered,
-    /// Nothing answered in time: the rank may be stopped, or cut off.
-    Silent,
-    /// Somebody else answered, or the connection ended early. Worth another try.
-    Unclear,
-}
-
-/// What the driver has to do, in order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action<F> {
-    /// Send an event to a neighbour.
-    Send {
-        /// The neighbour.
-        to: u32,
-        /// The event.
-        event: Event<F>,
-    },
-    /// Give an event to the application: it is new.
-    Deliver(Event<F>),
-    /// Find out whether anybody answers at a rank's address, and report [`Input::Probed`].
-    Probe(u32),
-    /// Connect to a rank as its child, and report [`Input::Connected`] or [`Input::NotReparented`].
-    Reparent(u32),
-    /// Close the connection to a rank, once what was sent is written.
-    Close(u32),
-}
 
 #[derive(Debug, Clone)]
 enum Timer {
@@ -122,6 +47,8 @@ enum Timer {
     Reparent,
     /// Children of a rank that left are missed.
     Children(u32),
+    /// This rank has waited long enough for its departure to be confirmed.
+    Departure,
 }
 
 #[derive(Debug, Clone)]
@@ -168,6 +95,7 @@ pub struct Group<F> {
     searches: u32,
     /// Ranks that are probed because they did not reconnect.
     missed: BTreeSet<u32>,
+    departure: Option<Departure>,
     timers: Vec<(Instant, Timer)>,
 }
 
@@ -191,6 +119,7 @@ impl<F: Clone> Group<F> {
             seeking: None,
             searches: 0,
             missed: BTreeSet::new(),
+            departure: None,
             timers: Vec::new(),
         }
     }
@@ -205,7 +134,16 @@ impl<F: Clone> Group<F> {
         let mut actions = Vec::new();
         match input {
             Input::Raise(event) => self.learn(event, None, now, &mut actions),
-            Input::Heard { from, event } => self.learn(event, Some(from), now, &mut actions),
+            Input::Heard { from, event } => {
+                let leaves = matches!(&event, Event::Left { rank, .. } if *rank == from);
+                self.learn(event, Some(from), now, &mut actions);
+                // After it was passed on.
+                if leaves {
+                    actions.push(Action::Confirm(from));
+                }
+            }
+            Input::Leave { calls } => self.leave(calls, now, &mut actions),
+            Input::Confirmed(rank) => self.confirmed(rank),
             Input::Connected(rank) => self.connect(rank, &mut actions),
             Input::Disconnected { rank, is_watched } => {
                 self.disconnect(rank);
@@ -237,11 +175,15 @@ impl<F: Clone> Group<F> {
                     if let Some(calls) = left_after {
                         self.learn(Event::Left { rank, calls }, None, now, &mut actions);
                     }
-                    self.reparent(now, &mut actions);
+                    match self.departure {
+                        Some(_) => self.not_handed_over(why),
+                        None => self.reparent(now, &mut actions),
+                    }
                 }
             }
             Input::Timeout => self.time_out(now, &mut actions),
         }
+        self.proceed_departure(&mut actions);
         actions
     }
 
@@ -389,48 +331,27 @@ impl<F: Clone> Group<F> {
 
     fn disconnect(&mut self, rank: u32) {
         self.neighbours.remove(&rank);
+        self.unconfirmed(rank);
     }
 
     /// A new connection: both ends send each other every lasting event.
     fn connect(&mut self, rank: u32, actions: &mut Vec<Action<F>>) {
         actions.extend(self.lasting.iter().map(|event| Action::Send { to: rank, event: event.clone() }));
-        // A rank that has left passes nothing on.
-        if self.left.contains(&self.rank) {
+        let is_sought = self.seeking.as_ref().is_some_and(|seeking| seeking.candidate == rank);
+        // A rank that leaves takes no other in. It connects to another only to hand its departure over.
+        if self.left.contains(&self.rank) && !is_sought {
             actions.push(Action::Close(rank));
             return;
         }
         self.neighbours.insert(rank);
         self.inquiries.remove(&rank);
-        if self.seeking.as_ref().is_some_and(|seeking| seeking.candidate == rank) {
+        if let Some(departure) = &mut self.departure {
+            departure.unconfirmed.insert(rank);
+        }
+        if is_sought {
             self.seeking = None;
             self.parent = Some(rank);
             self.searches = 0;
-        }
-    }
-
-    fn probed(&mut self, rank: u32, outcome: Probe, now: Instant, actions: &mut Vec<Action<F>>) {
-        // A rank that did not reconnect and is there may still do so.
-        if self.missed.remove(&rank) && outcome == Probe::Refused && !self.neighbours.contains(&rank) {
-            self.inquiries.remove(&rank);
-            return self.die(rank, now, actions);
-        }
-        let Some(inquiry) = self.inquiries.get_mut(&rank).filter(|inquiry| !inquiry.is_watched) else {
-            return;
-        };
-        match outcome {
-            Probe::Refused => {
-                self.inquiries.remove(&rank);
-                self.die(rank, now, actions);
-            }
-            // A process that ends closes its sockets one after the other.
-            Probe::Unclear if now < inquiry.until || inquiry.attempts < INQUIRY_ATTEMPTS_MIN => {
-                inquiry.attempts += 1;
-                self.timers.push((now + INQUIRY_RETRY, Timer::Inquiry(rank)));
-            }
-            Probe::Answered | Probe::Silent | Probe::Unclear => {
-                self.inquiries.remove(&rank);
-                self.lose(rank, WAS_LOST.to_owned(), now, actions);
-            }
         }
     }
 
@@ -456,6 +377,13 @@ impl<F: Clone> Group<F> {
                         self.reparent(now, actions);
                     }
                 }
+                Timer::Departure => {
+                    if let Some(departure) = &mut self.departure {
+                        departure.is_overdue = true;
+                    }
+                }
+                // A rank that leaves takes nobody in.
+                Timer::Children(_) if self.left.contains(&self.rank) => {}
                 Timer::Children(left) => {
                     for child in self.missed_children(left) {
                         self.missed.insert(child);
@@ -464,47 +392,5 @@ impl<F: Clone> Group<F> {
                 }
             }
         }
-    }
-
-    /// Tries the next rank as a new parent, if there is one.
-    fn reparent(&mut self, now: Instant, actions: &mut Vec<Action<F>>) {
-        let (mut tried, is_worth_retrying) = match self.seeking.take() {
-            Some(seeking) => (seeking.tried, seeking.is_worth_retrying),
-            None => (BTreeSet::new(), false),
-        };
-        // If no lower rank is left in the group, perhaps a higher one is.
-        let higher = (self.rank + 1..self.parents.len() as u32).filter(|rank| !self.is_gone(*rank));
-        let higher = higher.filter(|_| self.neighbours.is_empty());
-        let candidate = self.heirs(self.rank).chain(higher).find(|rank| !tried.contains(rank));
-        match candidate.filter(|_| tried.len() < REPARENT_TRIES_MAX) {
-            Some(candidate) => {
-                tried.insert(candidate);
-                self.seeking = Some(Seeking { candidate, tried, is_worth_retrying });
-                actions.push(Action::Reparent(candidate));
-            }
-            None if is_worth_retrying && self.searches < REPARENT_SEARCHES_MAX => {
-                self.searches += 1;
-                self.timers.push((now + REPARENT * (1 << self.searches), Timer::Reparent));
-            }
-            None => {}
-        }
-    }
-
-    /// The ranks that a rank whose parent left connects to, best first: those above it, then the lowest. None for the lowest.
-    fn heirs(&self, orphan: u32) -> impl Iterator<Item = u32> + '_ {
-        let parent = |rank: &u32| self.parents.get(*rank as usize).copied().flatten();
-        let above = std::iter::successors(Some(orphan), parent).skip(1);
-        above.chain(0..orphan).filter(|rank| !self.is_gone(*rank))
-    }
-
-    /// The children of a rank that left which should have connected to this rank and have not.
-    fn missed_children(&self, left: u32) -> Vec<u32> {
-        let is_missed = |child: &u32| {
-            !self.neighbours.contains(child)
-                && !self.inquiries.contains_key(child)
-                && !self.is_gone(*child)
-                && self.heirs(*child).next() == Some(self.rank)
-        };
-        tree::children(&self.parents, left).into_iter().filter(is_missed).collect()
     }
 }

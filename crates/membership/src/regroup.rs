@@ -27,177 +27,21 @@
 //!
 //! Ranks are called by the numbers they had in the first group, however often it has shrunk since.
 
+mod action;
+mod follow;
+mod lead;
+mod message;
+mod view;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
-
-use crate::durations::{HELLO, INQUIRY, MINORITY, PROBE, REGROUP_RETRY_MAX, RETRY_MIN};
+use crate::durations::{HELLO, PROBE, REGROUP_RETRY_MAX, RETRY_MIN};
 use crate::group::Probe;
-use crate::quorum::may_continue;
-use crate::tree;
 
-/// A connection, as the driver calls it.
-pub type Connection = u64;
-
-/// A group as regrouping sees it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct View {
-    /// Grows with each group that came out of another. No two groups that any rank was in share an epoch.
-    pub epoch: u64,
-    /// The group's number.
-    pub group: u64,
-    /// Its ranks, in order.
-    pub ranks: Vec<u32>,
-}
-
-/// The first message of a follower.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hello {
-    /// The follower.
-    pub from: u32,
-    /// Ranks that are proved dead.
-    pub dead: BTreeSet<u32>,
-    /// The group that it is in, then those that it may be in.
-    pub views: Vec<View>,
-}
-
-/// What follows on the same connection.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Message {
-    /// From the leader: the new group.
-    Propose(View),
-    /// From a follower: it heard the proposal.
-    Forming {
-        /// The group's number.
-        group: u64,
-    },
-    /// From a follower: its connections in the new tree are there.
-    Ready {
-        /// The group's number.
-        group: u64,
-    },
-    /// From a follower: it could not connect to its parent.
-    Failed {
-        /// The group's number.
-        group: u64,
-        /// The parent.
-        parent: u32,
-        /// Whether the parent is proved dead.
-        is_dead: bool,
-    },
-    /// From the leader: all are ready, and the group stands.
-    Commit {
-        /// The group's number.
-        group: u64,
-    },
-    /// From the leader: the group of this proposal, if there was one, will not stand.
-    Abort {
-        /// The group's number.
-        group: Option<u64>,
-        /// Why, and what to do.
-        why: Abort,
-    },
-}
-
-/// Why a leader aborts.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Abort {
-    /// Come again.
-    Retry,
-    /// The ranks that came are too few to continue without the others.
-    Minority {
-        /// The ranks that came.
-        here: Vec<u32>,
-        /// Those that are missing and may live.
-        others: Vec<u32>,
-    },
-    /// The others continued without this rank before.
-    Excluded,
-}
-
-/// What happened.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Input {
-    /// What the old group knows: ranks proved dead, and ranks whose connections failed.
-    Known {
-        /// Proved dead.
-        dead: BTreeSet<u32>,
-        /// Their connections failed; they may live.
-        cut_off: BTreeSet<u32>,
-    },
-    /// A follower came.
-    Arrived(Connection, Hello),
-    /// A message on a connection.
-    Message(Connection, Message),
-    /// A connection ended.
-    Closed(Connection),
-    /// The result of [`Action::Dial`].
-    Dialed(Result<Connection, Unreached>),
-    /// The result of [`Action::Link`].
-    Linked(u64, Result<(), Unreached>),
-    /// A child in the new tree connected.
-    Child(u64, u32),
-    /// The result of [`Action::Probe`].
-    Probed(u32, Probe),
-    /// The time that [`Regroup::next_timeout`] named has come.
-    Timeout,
-}
-
-/// Why a rank could not be reached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unreached {
-    /// Nobody listens where it was: it is dead.
-    Refused,
-    /// Something listens and does not answer: the rank may be stopped.
-    Silent,
-    /// No way leads there.
-    NoRoute,
-    /// The connection ended early, or somebody else answered.
-    Unclear,
-}
-
-/// What the driver has to do, in order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
-    /// Connect to a rank as its follower, and report [`Input::Dialed`].
-    Dial(u32, Hello),
-    /// Send a message.
-    Send(Connection, Message),
-    /// Close a connection, once what was sent is written.
-    Close(Connection),
-    /// Connect to the parent in the tree of a new group, and report [`Input::Linked`].
-    Link {
-        /// The new group.
-        view: View,
-        /// The parent.
-        parent: u32,
-    },
-    /// Close the connections in the tree of a group that will not stand, or that this rank gives up.
-    Abandon(u64),
-    /// Find out whether anybody answers at a rank's address, and report [`Input::Probed`].
-    Probe(u32),
-    /// Regrouping is over.
-    Done(Result<View, Error>),
-}
-
-/// Why a rank is in no new group.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Error {
-    /// The ranks that came are too few to continue without the others.
-    Minority {
-        /// The ranks that came.
-        here: Vec<u32>,
-        /// Those that are missing and may live.
-        others: Vec<u32>,
-    },
-    /// The leader did not answer in time.
-    NoAnswer(u32),
-    /// These ranks did not come in time.
-    Missing(Vec<u32>),
-    /// The others continued without this rank.
-    Excluded,
-}
+pub use action::{Action, Error, Input, Unreached};
+pub use message::{Abort, Connection, Hello, Message};
+pub use view::View;
 
 #[derive(Debug)]
 enum Phase {
@@ -344,6 +188,14 @@ impl Regroup {
         &self.views
     }
 
+    /// The group that is forming. Only its children may connect.
+    pub fn forming(&self) -> Option<&View> {
+        match &self.phase {
+            Phase::Forming(forming) => Some(&forming.view),
+            _ => None,
+        }
+    }
+
     fn view(&self) -> &View {
         &self.views[0]
     }
@@ -385,186 +237,6 @@ impl Regroup {
             }
             Input::Message(connection, message) => self.hear(connection, message, now, actions),
             Input::Timeout => self.time_out(now, actions),
-        }
-    }
-
-    fn arrive(&mut self, connection: Connection, hello: Hello, now: Instant, actions: &mut Vec<Action>) {
-        if !self.view().ranks.contains(&hello.from) {
-            let why = Abort::Excluded;
-            actions.push(Action::Send(connection, Message::Abort { group: None, why }));
-            actions.push(Action::Close(connection));
-            return;
-        }
-        let dead = hello.dead.iter().copied().filter(|rank| *rank != self.rank);
-        self.out.dead.extend(dead);
-        // A rank that came is there, whatever was known of it.
-        self.out.unreachable.remove(&hello.from);
-        let from = hello.from;
-        if let Some((old, _)) = self.arrived.insert(from, (connection, hello)) {
-            actions.push(Action::Close(old));
-            // It gave the proposal up and came again.
-            if let Phase::Forming(Forming { leader: None, view, .. }) = &self.phase
-                && view.ranks.contains(&from)
-            {
-                self.abort(Abort::Retry, now, actions);
-            }
-        }
-    }
-
-    fn closed(&mut self, connection: Connection, now: Instant, actions: &mut Vec<Action>) {
-        let from = self.arrived.iter().find(|(_, (other, _))| *other == connection).map(|(rank, _)| *rank);
-        if let Some(from) = from {
-            self.arrived.remove(&from);
-            if let Phase::Forming(Forming { leader: None, view, .. }) = &self.phase
-                && view.ranks.contains(&from)
-            {
-                // Whether it is dead is found out when it does not come again.
-                self.abort(Abort::Retry, now, actions);
-            }
-            return;
-        }
-        match &self.phase {
-            Phase::Following { connection: own, .. } if *own == connection => self.retry(now, actions),
-            Phase::Forming(Forming { leader: Some((_, own)), .. }) if *own == connection => {
-                self.retry(now, actions);
-            }
-            _ => {}
-        }
-    }
-
-    fn dialed(&mut self, dialed: Result<Connection, Unreached>, now: Instant, actions: &mut Vec<Action>) {
-        let Phase::Dialing { leader } = self.phase else {
-            if let Ok(connection) = dialed {
-                actions.push(Action::Close(connection));
-            }
-            return;
-        };
-        let unclear_since = self.unclear_since.take();
-        match dialed {
-            Ok(connection) => {
-                // The leader answers when it has heard from all, or when its deadline has passed.
-                let until = self.deadline.max(now) + HELLO;
-                self.phase = Phase::Following { leader, connection, until };
-            }
-            // A rank that is stopped is not passed over: the others may be waiting there already.
-            Err(Unreached::Silent) if now >= self.deadline => {
-                self.done(Err(Error::NoAnswer(leader)), actions);
-            }
-            Err(Unreached::Silent) => self.retry(now, actions),
-            Err(Unreached::Refused) => {
-                self.out.dead.insert(leader);
-                self.retry(now, actions);
-            }
-            Err(Unreached::Unclear) if unclear_since.is_none_or(|since| now < since + INQUIRY) => {
-                self.unclear_since = Some(unclear_since.unwrap_or(now));
-                self.retry(now, actions);
-            }
-            Err(Unreached::NoRoute | Unreached::Unclear) => {
-                self.out.unreachable.insert(leader);
-                self.retry(now, actions);
-            }
-        }
-    }
-
-    fn linked(&mut self, group: u64, linked: Result<(), Unreached>, now: Instant, actions: &mut Vec<Action>) {
-        let Phase::Forming(forming) = &mut self.phase else { return };
-        if forming.view.group != group {
-            return;
-        }
-        match linked {
-            Ok(()) => forming.is_linked = true,
-            Err(unreached) => {
-                let parent = parent_in(&forming.view, &self.hosts, self.rank);
-                if let (Some((_, connection)), Some(parent)) = (forming.leader, parent) {
-                    let is_dead = unreached == Unreached::Refused;
-                    actions.push(Action::Send(connection, Message::Failed { group, parent, is_dead }));
-                }
-                self.retry(now, actions);
-            }
-        }
-    }
-
-    fn hear(&mut self, connection: Connection, message: Message, now: Instant, actions: &mut Vec<Action>) {
-        match message {
-            Message::Propose(view) => {
-                let Phase::Following { leader, connection: own, .. } = self.phase else { return };
-                let is_right = own == connection && view.ranks.contains(&self.rank) && is_sorted(&view.ranks);
-                if !is_right {
-                    return;
-                }
-                actions.push(Action::Send(connection, Message::Forming { group: view.group }));
-                self.form(view, Some((leader, connection)), now, actions);
-            }
-            Message::Commit { group } => {
-                if let Phase::Forming(forming) = &self.phase
-                    && forming.view.group == group
-                    && forming.leader.is_some_and(|(_, own)| own == connection)
-                {
-                    let view = forming.view.clone();
-                    actions.push(Action::Close(connection));
-                    self.done(Ok(view), actions);
-                }
-            }
-            Message::Abort { group, why } => self.aborted(connection, group, why, now, actions),
-            Message::Forming { group } | Message::Ready { group } => {
-                let from = self.sender(connection);
-                if let Phase::Forming(forming) = &mut self.phase
-                    && let Some(from) = from.filter(|_| forming.view.group == group)
-                {
-                    forming.heard.insert(from);
-                    if matches!(message, Message::Ready { .. }) {
-                        forming.ready.insert(from);
-                    }
-                }
-            }
-            Message::Failed { group, parent, is_dead } => {
-                let from = self.sender(connection);
-                if let (Phase::Forming(forming), Some(from)) = (&self.phase, from)
-                    && forming.view.group == group
-                {
-                    let (lower, higher) = (from.min(parent), from.max(parent));
-                    match is_dead {
-                        true if parent != self.rank => drop(self.out.dead.insert(parent)),
-                        // Once it may have been a proposal that others gave up. Twice, the later of the two is out.
-                        false if !self.apart.insert((lower, higher)) => {
-                            self.out.unreachable.insert(higher);
-                        }
-                        _ => {}
-                    }
-                    self.abort(Abort::Retry, now, actions);
-                }
-            }
-        }
-    }
-
-    /// The follower at the other end of a connection.
-    fn sender(&self, connection: Connection) -> Option<u32> {
-        self.arrived.iter().find(|(_, (other, _))| *other == connection).map(|(rank, _)| *rank)
-    }
-
-    fn aborted(
-        &mut self,
-        connection: Connection,
-        group: Option<u64>,
-        why: Abort,
-        now: Instant,
-        actions: &mut Vec<Action>,
-    ) {
-        let own = match &self.phase {
-            Phase::Following { connection, .. } => Some(*connection),
-            Phase::Forming(Forming { leader: Some((_, connection)), .. }) => Some(*connection),
-            _ => None,
-        };
-        if own != Some(connection) {
-            return;
-        }
-        // The leader has not committed that group and never will.
-        let current = self.view().group;
-        self.views.retain(|view| Some(view.group) != group || view.group == current);
-        match why {
-            Abort::Retry => self.retry(now, actions),
-            Abort::Minority { here, others } => self.done(Err(Error::Minority { here, others }), actions),
-            Abort::Excluded => self.done(Err(Error::Excluded), actions),
         }
     }
 
@@ -640,69 +312,6 @@ impl Regroup {
         }
     }
 
-    /// The ranks that have not come and are not out.
-    fn missing(&self) -> Vec<u32> {
-        let is_missing =
-            |rank: &u32| *rank != self.rank && !self.out.has(*rank) && !self.arrived.contains_key(rank);
-        self.view().ranks.iter().copied().filter(is_missing).collect()
-    }
-
-    /// The ranks of the group that are not here and may live.
-    fn others(&self, here: &[u32]) -> Vec<u32> {
-        let is_other = |rank: &u32| !here.contains(rank) && !self.out.dead.contains(rank);
-        self.view().ranks.iter().copied().filter(is_other).collect()
-    }
-
-    /// Proposes a group once all have come that may, or when it is too late for the rest.
-    fn gather(&mut self, now: Instant, actions: &mut Vec<Action>) {
-        if !self.missing().is_empty() && now < self.gather_until {
-            return;
-        }
-        let hellos = self.arrived.values().map(|(_, hello)| hello);
-        let newest = hellos
-            .clone()
-            .filter_map(|hello| hello.views.first())
-            .chain(self.views.first())
-            .max_by_key(|view| view.epoch);
-        let allowed: BTreeSet<u32> = newest.into_iter().flat_map(|view| view.ranks.iter().copied()).collect();
-        let here: BTreeSet<u32> =
-            self.arrived.keys().copied().chain([self.rank]).filter(|rank| allowed.contains(rank)).collect();
-        let views: BTreeSet<&View> = hellos.flat_map(|hello| &hello.views).chain(&self.views).collect();
-        let has_quorum = views.iter().all(|view| may_continue(&view.ranks, &here, &self.out.dead));
-        let epoch = views.iter().map(|view| view.epoch).max().unwrap_or_default() + 1;
-        let here: Vec<u32> = here.into_iter().collect();
-        if !has_quorum {
-            let since = *self.minority_since.get_or_insert(now);
-            if now >= self.deadline || now >= since + MINORITY {
-                let others = self.others(&here);
-                let why = Abort::Minority { here: here.clone(), others: others.clone() };
-                self.dismiss(None, &why, actions);
-                return self.done(Err(Error::Minority { here, others }), actions);
-            }
-            // The others may only have been slow to answer.
-            self.out.unreachable.clear();
-            self.there.clear();
-            self.dismiss(None, &Abort::Retry, actions);
-            return self.retry(now, actions);
-        }
-        self.random = mix(self.random ^ u64::from(self.rank));
-        let view = View { epoch, group: self.random, ranks: here };
-        // Followers that may not be in the new group hear that, so that they do not wait for it.
-        let excluded: Vec<u32> =
-            self.arrived.keys().copied().filter(|rank| !view.ranks.contains(rank)).collect();
-        for rank in excluded {
-            if let Some((connection, _)) = self.arrived.remove(&rank) {
-                let why = Abort::Excluded;
-                actions.push(Action::Send(connection, Message::Abort { group: None, why }));
-                actions.push(Action::Close(connection));
-            }
-        }
-        let propose =
-            |(connection, _): &(Connection, Hello)| Action::Send(*connection, Message::Propose(view.clone()));
-        actions.extend(self.arrived.values().map(propose));
-        self.form(view, None, now, actions);
-    }
-
     fn form(
         &mut self,
         view: View,
@@ -710,7 +319,7 @@ impl Regroup {
         now: Instant,
         actions: &mut Vec<Action>,
     ) {
-        let parent = parent_in(&view, &self.hosts, self.rank);
+        let parent = view.parent(&self.hosts, self.rank);
         if let Some(parent) = parent {
             actions.push(Action::Link { view: view.clone(), parent });
         }
@@ -730,7 +339,7 @@ impl Regroup {
 
     fn check_ready(&mut self, actions: &mut Vec<Action>) {
         let Phase::Forming(forming) = &mut self.phase else { return };
-        let children = children_in(&forming.view, &self.hosts, self.rank);
+        let children = forming.view.children(&self.hosts, self.rank);
         if !forming.is_linked || !children.iter().all(|child| forming.children.contains(child)) {
             return;
         }
@@ -760,32 +369,12 @@ impl Regroup {
         }
     }
 
-    /// The leader gives its proposal up.
-    fn abort(&mut self, why: Abort, now: Instant, actions: &mut Vec<Action>) {
-        let group = match &self.phase {
-            Phase::Forming(forming) => Some(forming.view.group),
-            _ => None,
-        };
-        self.dismiss(group, &why, actions);
-        // They need a moment to come again, even if the deadline has passed.
-        self.gather_until = self.gather_until.max(now + PROBE + REGROUP_RETRY_MAX);
-        self.retry(now, actions);
-    }
-
-    /// Tells all followers why it did not come about, and closes their connections.
-    fn dismiss(&mut self, group: Option<u64>, why: &Abort, actions: &mut Vec<Action>) {
-        for (connection, _) in std::mem::take(&mut self.arrived).into_values() {
-            actions.push(Action::Send(connection, Message::Abort { group, why: why.clone() }));
-            actions.push(Action::Close(connection));
-        }
-    }
-
     /// Begins again after a pause: others may not have noticed yet what this rank has.
     fn retry(&mut self, now: Instant, actions: &mut Vec<Action>) {
         match &self.phase {
             Phase::Following { connection, .. } => actions.push(Action::Close(*connection)),
             Phase::Forming(forming) => {
-                actions.push(Action::Abandon(forming.view.group));
+                actions.push(Action::Abandon(forming.view.clone()));
                 actions.extend(forming.leader.map(|(_, connection)| Action::Close(connection)));
             }
             _ => {}
@@ -796,7 +385,7 @@ impl Regroup {
 
     fn done(&mut self, result: Result<View, Error>, actions: &mut Vec<Action>) {
         if let (Err(_), Phase::Forming(forming)) = (&result, &self.phase) {
-            actions.push(Action::Abandon(forming.view.group));
+            actions.push(Action::Abandon(forming.view.clone()));
         }
         if let Phase::Following { connection, .. } = &self.phase {
             actions.push(Action::Close(*connection));
@@ -812,36 +401,4 @@ impl Regroup {
         self.phase = Phase::Done;
         actions.push(Action::Done(result));
     }
-}
-
-/// The parent of a rank in the tree of a new group.
-fn parent_in(view: &View, hosts: &[u32], rank: u32) -> Option<u32> {
-    let place = view.ranks.iter().position(|other| *other == rank)?;
-    let parent = tree::parents(&hosts_of(view, hosts))[place]?;
-    view.ranks.get(parent as usize).copied()
-}
-
-fn children_in(view: &View, hosts: &[u32], rank: u32) -> Vec<u32> {
-    let Some(place) = view.ranks.iter().position(|other| *other == rank) else { return Vec::new() };
-    let parents = tree::parents(&hosts_of(view, hosts));
-    let children = tree::children(&parents, place as u32);
-    children.into_iter().filter_map(|place| view.ranks.get(place as usize).copied()).collect()
-}
-
-/// The hosts of a group's ranks, numbered in the order of their first ranks.
-fn hosts_of(view: &View, hosts: &[u32]) -> Vec<u32> {
-    let of: Vec<u32> =
-        view.ranks.iter().map(|rank| hosts.get(*rank as usize).copied().unwrap_or_default()).collect();
-    tree::number_hosts(&of, |one, other| one == other)
-}
-
-fn is_sorted(ranks: &[u32]) -> bool {
-    ranks.windows(2).all(|pair| pair[0] < pair[1])
-}
-
-fn mix(number: u64) -> u64 {
-    let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    number ^ number >> 31
 }

@@ -25,6 +25,7 @@ fn schedule(seed: u64, is_shown: bool) -> Result<Outcome, String> {
     let hosts = 1 + random.below(u64::from(size).min(5)) as u32;
     let patience = Duration::from_millis([500, 3_000, 12_000][random.below(3) as usize]);
     let mut world = World::new(random.next(), size, hosts, patience);
+    world.blocks = random.one_in(2);
     if is_shown {
         world.trace = Some(vec![format!("{size} ranks on {hosts} hosts, {patience:?} to regroup")]);
     }
@@ -38,6 +39,16 @@ fn schedule(seed: u64, is_shown: bool) -> Result<Outcome, String> {
         let fault = match random.below(12) {
             0..=3 => Fault::Kill(rank),
             4 => Fault::Leave(rank),
+            5 if random.one_in(2) => {
+                // Ranks mostly leave together: some of them at almost the same time.
+                for other in 0..size {
+                    if other != rank && random.one_in(2) {
+                        let later = at + Duration::from_micros(random.below(200_000));
+                        world.fault(later, Fault::Leave(other));
+                    }
+                }
+                Fault::Leave(rank)
+            }
             5 => Fault::Abort(rank),
             6 | 7 => Fault::Stop(rank, time),
             8 | 9 if hosts > 1 => Fault::Cut(host, time),
@@ -60,7 +71,7 @@ fn schedules_hold() {
         return;
     }
     let count = number("WEFT_SCHEDULES").unwrap_or(SCHEDULES);
-    let (mut steps, mut groups, mut deaths) = (0, 0, 0);
+    let (mut steps, mut groups, mut deaths, mut departures) = (0, 0, 0, 0);
     let mut failed = Vec::new();
     for seed in 0..count {
         match schedule(seed, false) {
@@ -68,11 +79,14 @@ fn schedules_hold() {
                 steps += outcome.steps;
                 groups += outcome.groups;
                 deaths += outcome.deaths_heard;
+                departures += outcome.confirmed;
             }
             Err(error) => failed.push((seed, error)),
         }
     }
-    println!("{count} schedules: {steps} steps, {groups} groups formed, {deaths} deaths heard of");
+    println!(
+        "{count} schedules: {steps} steps, {groups} groups formed, {deaths} deaths heard of, {departures} departures confirmed"
+    );
     let shown: Vec<String> =
         failed.iter().take(10).map(|(seed, error)| format!("WEFT_SEED={seed}: {error}")).collect();
     assert!(failed.is_empty(), "{} of {count} schedules fail:\n{}", failed.len(), shown.join("\n"));

@@ -1,9 +1,8 @@
-//! How plans scale: ring, tree and hierarchical all-reduces, doubling the ranks.
+//! How plans scale: ring, tree and hierarchical all-reduces, with the number of ranks doubling.
 //!
-//! For each: the time to write the program of one rank (the layout being known), the time and memory to write the whole
-//! plan, and the time to prove it. Prints one row a size, each the median of several repetitions, and what each doubling
-//! costs; then, with `--csv FILE` after `--`, the raw rows. Memory is the peak of the process while that size was worked
-//! on, as the kernel counts it.
+//! Measures the time to write the program of one rank (with a given layout), the time and memory to write the whole plan, and
+//! the time to prove it. Prints one row per size, the median of several repetitions, with the growth per doubling; with
+//! `--csv FILE` after `--`, also writes the raw rows. Memory is the process's peak for that size, as the kernel counts it.
 
 use std::fmt::Write as _;
 use std::hint::black_box;
@@ -14,7 +13,7 @@ use weftlink_testkit::peak;
 
 const REPETITIONS: usize = 5;
 const PER_ISLAND: u32 = 8;
-/// Past these, only one rank's program is written, or the plan is written but not proved.
+/// Above the first, only one rank's program is written; above the second, the plan is written but not proved.
 const WHOLE_RANKS_MAX: u32 = 16_384;
 const PROVED_RANKS_MAX: u32 = 1_024;
 
@@ -65,7 +64,7 @@ fn measure(algorithm: Algorithm, ranks: u32) -> Row {
     let layout = Layout::grid(ranks / PER_ISLAND, PER_ISLAND, 1);
     let mut row = Row { algorithm, ranks, program: vec![], whole: vec![], proof: vec![], peak_mib: 0.0 };
     let recipe = || algorithm.recipe(&Collective::AllReduce, &layout).expect("these do all-reduces");
-    // Each in a loop of its own: what a plan leaves to be freed would be counted as the next program's.
+    // Separate loops: freeing a plan would count as time of the next program.
     for _ in 0..REPETITIONS {
         let start = Instant::now();
         black_box(recipe().program(ranks - 1));

@@ -1,8 +1,8 @@
-//! A number that depends on the loops around it.
+//! An index that depends on the iterations of the loops around it.
 //!
-//! A ring's 2(n-1) steps are two loops, not a list, because the chunk a rank touches in iteration i is an affine
-//! function of i, wrapped around the ring. Chunks, ranks and thresholds in a [`Plan`](crate::Plan) are all written
-//! this way, so that a program's length does not grow with the ranks.
+//! A ring's 2(n-1) steps are two loops, not a list, because the chunk that a rank accesses in iteration i is an affine
+//! function of i, wrapped around the ring. Chunks, ranks and thresholds in a [`Plan`](crate::Plan) all have this form, so
+//! that a program's length does not grow with the ranks.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(from = "Written", into = "Written")]
 pub struct Affine {
-    /// What is added after wrapping.
+    /// Added after wrapping.
     pub offset: i64,
     /// The value in the first iteration, before wrapping.
     pub base: i64,
-    /// What each enclosing loop adds per iteration, outermost first; loops beyond the list add nothing.
+    /// The stride of each enclosing loop, outermost first; loops beyond the list add nothing.
     pub by: Vec<i64>,
-    /// The size of the ring to wrap around, if any.
+    /// The modulus to wrap around, if any.
     pub modulo: Option<u32>,
 }
 
@@ -37,7 +37,7 @@ impl Affine {
         Self { offset: self.offset + i64::from(offset), ..self }
     }
 
-    /// The same number written in one way: as a plain one if no loop changes it, else with its start within the ring.
+    /// The normal form: a plain number if no loop changes it, else with the base reduced by the modulus.
     pub(crate) fn wrapped(&self) -> Self {
         let fixed = self.by.iter().all(|by| *by == 0);
         match (self.at(&[]), self.modulo) {
@@ -125,14 +125,14 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_index() {
+    fn rejects_invalid_indices() {
         assert_eq!(Affine { offset: -1, base: 0, by: vec![], modulo: None }.at(&[]), None);
         assert_eq!(Affine { offset: 0, base: i64::MAX, by: vec![i64::MAX], modulo: None }.at(&[2]), None);
         assert_eq!(Affine { offset: 0, base: 1, by: vec![], modulo: Some(0) }.at(&[]), None);
     }
 
     #[test]
-    fn json_is_short_where_it_can_be() {
+    fn plain_numbers_are_short_in_json() {
         let json = |affine: &Affine| serde_json::to_string(affine).unwrap();
         assert_eq!(json(&7.into()), "7");
         assert_eq!(json(&Affine::ring(3, -1, 4)), r#"{"base":3,"by":[-1],"mod":4}"#);

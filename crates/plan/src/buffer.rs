@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Buffer {
-    /// What the user passes in. No step writes it.
+    /// The user's input. No step writes it.
     Input,
-    /// What the user gets back.
+    /// The user's output.
     Output,
-    /// Memory of the library that lives as long as the communicator and is reused by every tile and call.
+    /// The library's memory, which lives as long as the communicator; every tile and call reuses it.
     Scratch,
 }
 

@@ -1,4 +1,4 @@
-//! Short ways to write steps, for those who write algorithms.
+//! Shorthands to write plans, lanes and steps.
 
 use crate::Affine;
 use crate::plan::{
@@ -6,13 +6,13 @@ use crate::plan::{
 };
 
 impl Plan {
-    /// Lets lanes send over one more kind of FIFO.
+    /// Adds a channel.
     pub fn channel(mut self, protocol: Protocol, depth: u32) -> Self {
         self.channels.push(Channel { protocol, depth });
         self
     }
 
-    /// Gives every rank one lane on the first channel, which does these steps in order.
+    /// Gives every rank one lane of these steps, on the first channel.
     pub fn steps(mut self, steps: impl Fn(u32) -> Vec<Step>) -> Self {
         let lane = |rank| Lane { channel: 0, nodes: steps(rank).into_iter().map(Node::Step).collect() };
         self.programs = (0..self.ranks).map(|rank| Program { lanes: vec![lane(rank)] }).collect();
@@ -21,7 +21,7 @@ impl Plan {
 }
 
 impl Step {
-    /// Takes one input to where [`to`](Self::to) says.
+    /// Copies one input; [`to`](Self::to) adds outputs.
     pub fn copy(input: Input) -> Self {
         Self { waits: vec![], inputs: vec![input], op: Op::Copy, outputs: vec![], signals: vec![] }
     }
@@ -32,30 +32,30 @@ impl Step {
         Self { waits: vec![], inputs, op, outputs: vec![], signals: vec![] }
     }
 
-    /// Moves nothing: only waits and signals.
+    /// Only waits and signals.
     pub fn sync() -> Self {
         Self { waits: vec![], inputs: vec![], op: Op::Sync, outputs: vec![], signals: vec![] }
     }
 
-    /// Puts the result here too.
+    /// Adds an output.
     pub fn to(mut self, output: Output) -> Self {
         self.outputs.push(output);
         self
     }
 
-    /// Puts the result in all of these too.
+    /// Adds outputs.
     pub fn to_all(mut self, outputs: impl IntoIterator<Item = Output>) -> Self {
         self.outputs.extend(outputs);
         self
     }
 
-    /// Waits for these first.
+    /// Adds waits.
     pub fn after(mut self, waits: impl IntoIterator<Item = Wait>) -> Self {
         self.waits.extend(waits);
         self
     }
 
-    /// Signals one of the rank's own counters at the end.
+    /// Adds a signal of one of the rank's own counters.
     pub fn signal(mut self, counter: u32) -> Self {
         self.signals.push(counter);
         self
@@ -126,7 +126,7 @@ impl Wait {
         Wait::Entered { rank: rank.into() }
     }
 
-    /// Until a rank has signalled a counter so many times in this tile.
+    /// Until a rank has signalled a counter `count` times in this tile.
     pub fn reached(rank: u32, counter: u32, count: u32) -> Self {
         Wait::Reached { rank: rank.into(), counter, count: count.into() }
     }

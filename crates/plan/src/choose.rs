@@ -1,13 +1,13 @@
-//! Which algorithm to take on a fabric for so many bytes, and why not the others.
+//! Chooses an algorithm for a collective on a fabric, by size, and says why the others lost.
 //!
-//! Every algorithm that is built in stands for election: with each protocol it can use, or with a sentence that says why the
-//! fabric rules it out. The shortest predicted time wins; of equals the one that is listed first, so that all ranks come
-//! to the same choice. A loser is told the term of the formula that cost it most.
+//! Every built-in algorithm is a candidate with each protocol it supports, or is ruled out with the reason. The candidate with
+//! the shortest predicted time wins; of equals the one listed first, so that all ranks choose the same. Each loser gets the
+//! term of the cost model that cost it most.
 //!
-//! [`Breakpoints`] is the choice for a range of sizes, exact to the byte. It hashes, for ranks to compare.
+//! [`Breakpoints`] is the choice for a range of sizes, exact to the byte. Ranks can compare its digest.
 //!
-//! Deliberately absent: counts. Ranks do not know each other's when blocks differ, so a v-collective is chosen by the
-//! bytes of all blocks together, among plans that are right for any lengths.
+//! Deliberately absent: counts. Ranks do not know each other's counts when blocks differ, so the choice for a v-collective
+//! depends on the bytes of all blocks together, among plans that support any lengths.
 
 mod json;
 pub mod measured;
@@ -19,7 +19,7 @@ use std::hash::{Hash, Hasher};
 use rustc_hash::FxHasher;
 
 use crate::algorithms::{Algorithm, Impossible};
-use crate::cost::{Entrant, Ground, Picoseconds, Prediction, entrants, over, predict};
+use crate::cost::{Candidate, Picoseconds, Placement, Prediction, candidates, over, predict};
 use crate::plan::{Protocol, Switch};
 use crate::wiring::Bound;
 use crate::{Collective, Recipe};
@@ -28,11 +28,11 @@ pub use question::{
     BYTES_DEFAULT, Built, ChooseError, Chosen, ChosenSizes, Options, Subject, build, choose, choose_sizes,
 };
 
-/// What is known before sizes are: who may stand, and the bound.
+/// The candidates for a collective on a fabric, and the bound, before a size is known.
 pub struct Chooser<'g, 'f> {
-    ground: &'g Ground<'f>,
+    placement: &'g Placement<'f>,
     collective: Collective,
-    entrants: Vec<Entrant>,
+    candidates: Vec<Candidate>,
     ruled_out: Vec<(Algorithm, String)>,
     bound: Option<Bound>,
     switches_add: bool,
@@ -43,52 +43,52 @@ pub struct Chooser<'g, 'f> {
 pub struct Choice {
     /// The bytes of the call, as nccl-tests count them.
     pub bytes: u64,
-    /// By predicted time, those that are ruled out last.
-    pub candidates: Vec<Candidate>,
+    /// By predicted time; those that are ruled out last.
+    pub candidates: Vec<RankedCandidate>,
 }
 
-/// An algorithm that stood for election, with a protocol.
+/// A candidate for a size, with its predicted cost and its verdict.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Candidate {
+pub struct RankedCandidate {
     /// The algorithm.
     pub algorithm: Algorithm,
-    /// The protocol of its messages, if it passes any.
+    /// The protocol of its messages, if it sends any.
     pub protocol: Option<Protocol>,
-    /// The switches that compute for it, if any do. They may be there and not set up: [`Chooser::without`].
+    /// The switches that compute for it, if any. To leave out switches that are not set up: [`Chooser::without`].
     pub switch: Option<Switch>,
-    /// Thread blocks of each GPU that would share the work. A plan's lanes are run by at least one each.
+    /// Thread blocks of each GPU; at least one per lane.
     pub thread_blocks: u32,
-    /// What it is predicted to cost; nothing if it is ruled out.
+    /// The predicted cost; nothing if it is ruled out.
     pub cost: Option<Prediction>,
-    /// Bytes per second as nccl-tests print them: those of the call over its time. 0 where nothing travels.
+    /// Bytes of the call over its time, per second, as nccl-tests print it. 0 if no data moves.
     pub algbw: u64,
-    /// The same times what makes it comparable between numbers of ranks.
+    /// The bus bandwidth of nccl-tests: algbw times the [bus factor](bus_factor).
     pub busbw: u64,
-    /// How much of the bound that is, in thousandths; nothing where there is no bound.
+    /// The share of the bound, in thousandths; nothing if there is no bound.
     pub bound_thousandths: Option<u64>,
-    /// How it went.
+    /// Whether it is chosen, and if not, why.
     pub verdict: Verdict,
 }
 
-/// How a candidate fared.
+/// The result for a candidate.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// It is the fastest.
     Chosen,
-    /// It is not, because of this.
+    /// It is slower, for this reason.
     Lost(String),
-    /// It does not do this on this fabric, because of that.
+    /// It is impossible on this fabric, for this reason.
     RuledOut(String),
 }
 
-/// What is chosen for which sizes.
+/// The choice for each size of a range.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Breakpoints {
     /// In rising order, without gaps.
     pub ranges: Vec<Range>,
 }
 
-/// Sizes for which the same is chosen.
+/// Sizes with the same choice.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Range {
     /// The smallest.
@@ -97,32 +97,30 @@ pub struct Range {
     pub to: u64,
     /// The algorithm.
     pub algorithm: Algorithm,
-    /// Its protocol, if it passes messages.
+    /// Its protocol, if it sends messages.
     pub protocol: Option<Protocol>,
 }
 
 impl<'g, 'f> Chooser<'g, 'f> {
-    /// Gets ready. With `uneven`, blocks need not be equally long: all-gather-v and its like.
-    pub fn new(collective: &Collective, uneven: bool, ground: &'g Ground<'f>) -> Self {
-        let (mut entrants, impossible) = entrants(collective, uneven, ground);
+    /// Finds the candidates. With `uneven`, blocks may have different lengths, as in all-gather-v.
+    pub fn new(collective: &Collective, uneven: bool, placement: &'g Placement<'f>) -> Self {
+        let (mut candidates, impossible) = candidates(collective, uneven, placement);
         let mut ruled_out: Vec<_> =
             impossible.into_iter().map(|(algorithm, why)| (algorithm, why.0)).collect();
-        entrants.retain(|entrant| {
-            let is_known = predict(entrant, ground, collective, 1).is_some();
-            let known_already = ruled_out.iter().any(|(algorithm, _)| *algorithm == entrant.algorithm);
+        candidates.retain(|candidate| {
+            let is_known = predict(candidate, placement, collective, 1).is_some();
+            let known_already = ruled_out.iter().any(|(algorithm, _)| *algorithm == candidate.algorithm);
             if !is_known && !known_already {
-                ruled_out.push((
-                    entrant.algorithm,
-                    format!("nothing to predict by: its header has no row for {}", collective.name()),
-                ));
+                ruled_out
+                    .push((candidate.algorithm, format!("it has no cost formula for {}", collective.name())));
             }
             is_known
         });
         ruled_out.sort();
         let chooser = Self {
-            ground,
+            placement,
             collective: collective.clone(),
-            entrants,
+            candidates,
             ruled_out,
             bound: None,
             switches_add: false,
@@ -130,58 +128,60 @@ impl<'g, 'f> Chooser<'g, 'f> {
         chooser.bounded(true)
     }
 
-    /// The same without some algorithms: for what is there by the wiring and not in use, as SHARP often is. The bound is then
-    /// that of what is left: one without switches that add, if all are left out that would use them.
+    /// The same without some algorithms, for features that the wiring has but that are not set up, as is often the case with
+    /// SHARP. Without all algorithms that use switches that add, the bound is one without such switches.
     pub fn without(mut self, left_out: &[Algorithm]) -> Self {
-        let (out, stay): (Vec<Entrant>, _) =
-            self.entrants.into_iter().partition(|entrant| left_out.contains(&entrant.algorithm));
-        let mut names: Vec<Algorithm> = out.iter().map(|entrant| entrant.algorithm).collect();
+        let (out, stay): (Vec<Candidate>, _) =
+            self.candidates.into_iter().partition(|candidate| left_out.contains(&candidate.algorithm));
+        let mut names: Vec<Algorithm> = out.iter().map(|candidate| candidate.algorithm).collect();
         names.dedup();
-        self.ruled_out.extend(names.into_iter().map(|algorithm| (algorithm, "left out as asked".to_owned())));
+        self.ruled_out
+            .extend(names.into_iter().map(|algorithm| (algorithm, "left out by the caller".to_owned())));
         self.ruled_out.sort();
-        let uses_switches = |entrants: &[Entrant]| entrants.iter().any(|entrant| entrant.switch.is_some());
+        let uses_switches =
+            |candidates: &[Candidate]| candidates.iter().any(|candidate| candidate.switch.is_some());
         let with_switches = uses_switches(&stay) || !uses_switches(&out);
-        Self { entrants: stay, ..self }.bounded(with_switches)
+        Self { candidates: stay, ..self }.bounded(with_switches)
     }
 
     fn bounded(self, with_switches: bool) -> Self {
-        let bounds = self.ground.bounds();
+        let bounds = self.placement.bounds();
         let by_ranks = bounds.bound_without_switches(&self.collective);
         let bound = if with_switches { bounds.bound(&self.collective) } else { by_ranks.clone() };
         Self { switches_add: bound != by_ranks, bound, ..self }
     }
 
-    /// What is chosen for.
+    /// The collective.
     pub fn collective(&self) -> &Collective {
         &self.collective
     }
 
-    /// How fast the collective can be at all, with all that the fabric's switches can do unless they are left out.
+    /// The upper bound on the collective's speed, with switches that compute unless they are left out.
     pub fn bound(&self) -> Option<&Bound> {
         self.bound.as_ref()
     }
 
-    /// Whether switches have to add for a call to come near the bound.
+    /// Whether the bound can only be reached if switches add.
     pub fn switches_add_in_bound(&self) -> bool {
         self.switches_add
     }
 
     /// All candidates for a size.
     pub fn choose(&self, bytes: u64) -> Choice {
-        let mut costs: Vec<(&Entrant, Prediction)> = self.costs(bytes).collect();
-        // The sort is stable, and entrants come in the order of algorithms and protocols.
+        let mut costs: Vec<(&Candidate, Prediction)> = self.costs(bytes).collect();
+        // The sort is stable, and candidates are in the order of algorithms and protocols.
         costs.sort_by_key(|(_, cost)| cost.time());
         let winner = costs.first().copied();
-        let ran = costs.iter().map(|(entrant, cost)| {
+        let ranked = costs.iter().map(|(candidate, cost)| {
             let verdict = match winner {
-                Some((first, best)) if !std::ptr::eq(first, *entrant) => {
-                    Verdict::Lost(reason::reason((entrant, cost), (first, &best)))
+                Some((first, best)) if !std::ptr::eq(first, *candidate) => {
+                    Verdict::Lost(reason::reason((candidate, cost), (first, &best)))
                 }
                 _ => Verdict::Chosen,
             };
-            self.candidate(entrant, *cost, bytes, verdict)
+            self.ranked(candidate, *cost, bytes, verdict)
         });
-        let ruled_out = self.ruled_out.iter().map(|(algorithm, why)| Candidate {
+        let ruled_out = self.ruled_out.iter().map(|(algorithm, why)| RankedCandidate {
             algorithm: *algorithm,
             protocol: None,
             switch: None,
@@ -192,19 +192,19 @@ impl<'g, 'f> Chooser<'g, 'f> {
             bound_thousandths: None,
             verdict: Verdict::RuledOut(why.clone()),
         });
-        Choice { bytes, candidates: ran.chain(ruled_out).collect() }
+        Choice { bytes, candidates: ranked.chain(ruled_out).collect() }
     }
 
-    /// What is chosen for all sizes of a range, both ends included; nothing where nobody may stand.
+    /// The choice for all sizes of a range, both ends included; no ranges if there is no candidate.
     pub fn breakpoints(&self, (from, to): (u64, u64)) -> Breakpoints {
         let mut ranges: Vec<Range> = Vec::new();
         let mut low = from;
-        while let Some(entrant) = self.winner(low).filter(|_| low <= to) {
-            // Between powers of two only one thing happens, or nothing.
+        while let Some(candidate) = self.winner(low).filter(|_| low <= to) {
+            // The search assumes at most one change of the winner between powers of two.
             let mut high =
                 low.checked_next_power_of_two().filter(|power| *power > low).unwrap_or(low.saturating_mul(2));
             high = high.clamp(low.saturating_add(1), to.max(low.saturating_add(1)));
-            let same = |bytes: u64| self.winner(bytes).is_some_and(|other| std::ptr::eq(other, entrant));
+            let same = |bytes: u64| self.winner(bytes).is_some_and(|other| std::ptr::eq(other, candidate));
             let (mut known, mut beyond) = (low, high);
             if high <= to && same(high) {
                 known = high;
@@ -215,14 +215,16 @@ impl<'g, 'f> Chooser<'g, 'f> {
             }
             let last = known.min(to);
             match ranges.last_mut() {
-                Some(range) if (range.algorithm, range.protocol) == (entrant.algorithm, entrant.protocol) => {
+                Some(range)
+                    if (range.algorithm, range.protocol) == (candidate.algorithm, candidate.protocol) =>
+                {
                     range.to = last;
                 }
                 _ => ranges.push(Range {
                     from: low,
                     to: last,
-                    algorithm: entrant.algorithm,
-                    protocol: entrant.protocol,
+                    algorithm: candidate.algorithm,
+                    protocol: candidate.protocol,
                 }),
             }
             let Some(next) = last.checked_add(1) else { break };
@@ -231,34 +233,41 @@ impl<'g, 'f> Chooser<'g, 'f> {
         Breakpoints { ranges }
     }
 
-    /// An algorithm's plan on this fabric. Give it the protocol that was chosen: [`Recipe::with_protocol`].
+    /// An algorithm's plan on this fabric. Set the chosen protocol with [`Recipe::with_protocol`].
     pub fn recipe(&self, algorithm: Algorithm) -> Result<Recipe<'_>, Impossible> {
-        algorithm.recipe(&self.collective, self.ground.layout())
+        algorithm.recipe(&self.collective, self.placement.layout())
     }
 
-    fn costs(&self, bytes: u64) -> impl Iterator<Item = (&Entrant, Prediction)> {
-        let cost = move |entrant| Some((entrant, predict(entrant, self.ground, &self.collective, bytes)?));
-        self.entrants.iter().filter_map(cost)
+    fn costs(&self, bytes: u64) -> impl Iterator<Item = (&Candidate, Prediction)> {
+        let cost =
+            move |candidate| Some((candidate, predict(candidate, self.placement, &self.collective, bytes)?));
+        self.candidates.iter().filter_map(cost)
     }
 
-    fn winner(&self, bytes: u64) -> Option<&Entrant> {
+    fn winner(&self, bytes: u64) -> Option<&Candidate> {
         Some(self.costs(bytes).min_by_key(|(_, cost)| cost.time())?.0)
     }
 
-    fn candidate(&self, entrant: &Entrant, cost: Prediction, bytes: u64, verdict: Verdict) -> Candidate {
+    fn ranked(
+        &self,
+        candidate: &Candidate,
+        cost: Prediction,
+        bytes: u64,
+        verdict: Verdict,
+    ) -> RankedCandidate {
         let time = cost.time();
-        let (times, parts) = bus_factor(&self.collective, self.ground.layout().ranks());
+        let (times, parts) = bus_factor(&self.collective, self.placement.layout().ranks());
         let algbw = if times > 0 { time.rate_of(bytes) } else { 0 };
         let busbw = u128::from(algbw) * u128::from(times) / u128::from(parts.max(1));
         let least = self.bound.as_ref().map(|bound| over(bytes, Some(bound.bytes_per_second)));
         let share = |least: Picoseconds| {
             u64::try_from(u128::from(least.0) * 1000 / u128::from(time.0.max(1))).unwrap_or(u64::MAX)
         };
-        Candidate {
-            algorithm: entrant.algorithm,
-            protocol: entrant.protocol,
-            switch: entrant.switch,
-            thread_blocks: entrant.thread_blocks(bytes),
+        RankedCandidate {
+            algorithm: candidate.algorithm,
+            protocol: candidate.protocol,
+            switch: candidate.switch,
+            thread_blocks: candidate.thread_blocks(bytes),
             cost: Some(cost),
             algbw,
             busbw: u64::try_from(busbw).unwrap_or(u64::MAX),
@@ -270,34 +279,34 @@ impl<'g, 'f> Chooser<'g, 'f> {
 
 impl Choice {
     /// The fastest; nothing if every algorithm is ruled out.
-    pub fn chosen(&self) -> Option<&Candidate> {
+    pub fn chosen(&self) -> Option<&RankedCandidate> {
         self.candidates.first().filter(|candidate| candidate.verdict == Verdict::Chosen)
     }
 }
 
-impl Candidate {
-    /// How long it is predicted to take.
+impl RankedCandidate {
+    /// The predicted time.
     pub fn time(&self) -> Option<Picoseconds> {
         self.cost.map(|cost| cost.time())
     }
 }
 
 impl Breakpoints {
-    /// A number that ranks compare to know that they choose alike.
+    /// A hash that ranks compare to check that they choose the same.
     pub fn digest(&self) -> u64 {
         let mut hasher = FxHasher::default();
         self.hash(&mut hasher);
         hasher.finish()
     }
 
-    /// What is chosen for a size, if it is in the range.
+    /// The choice for a size, if it is in the range.
     pub fn at(&self, bytes: u64) -> Option<&Range> {
         self.ranges.iter().find(|range| (range.from..=range.to).contains(&bytes))
     }
 }
 
-/// What nccl-tests multiply algbw by to get busbw: so many, over so many. Of messages it is the blocks that the busiest rank
-/// sends to others or gets from them, of all that its buffer holds.
+/// The factor by which nccl-tests multiply algbw to get busbw, as numerator and denominator. For messages: the blocks that the
+/// busiest rank sends to others or receives from them, over the blocks of its buffer.
 pub fn bus_factor(collective: &Collective, ranks: u32) -> (u64, u64) {
     let ranks = u64::from(ranks);
     match collective {

@@ -1,15 +1,14 @@
-//! Rank classes: a plan that looks the same from many ranks is proved for one of each kind.
+//! Rank classes: a symmetric plan is proved for one rank of each class.
 //!
-//! A plan may declare a [`Symmetry`]: ranks and chunks are written as numbers of several digits, and turning a digit of
-//! the ranks, with the digits of the chunks that turn along, maps the plan to itself. [`Classes::check`] confirms that
-//! for every rank and step, so nothing is believed. The ranks that turns lead to one another are a class; the one whose
-//! turning digits are all zero stands for it.
+//! A plan may declare a [`Symmetry`]: ranks and chunks are written as numbers of several digits, and *turning* a digit of
+//! the ranks (adding a number to it, modulo its size), together with the digits of the chunks that turn with it, maps the
+//! plan to itself. [`Classes::check`] checks that for every rank and step. Ranks that are turned into one another are a
+//! class; its representative is the rank whose turning digits are all zero.
 //!
-//! Why that is enough: the meaning of a plan does not depend on the schedule, so all ranks of a class may be taken to act
-//! at the same time, each doing what its representative does with all names turned. The
-//! [interpreter](crate::interpret) runs the representatives alone: a message from rank p is the message its
-//! representative sent, turned to p. A turn that moves anything moves every rank, so each FIFO, counter and cell has
-//! exactly one counterpart at a representative.
+//! Why that is enough: the meaning of a plan does not depend on the schedule, so all ranks of a class may act at the same
+//! time, each taking the steps of its representative with all names turned. The [interpreter](crate::interpret) runs the
+//! representatives alone: a message from rank p is the message that its representative sent, turned to p. A turn that
+//! moves anything moves every rank, so each FIFO, counter and cell has exactly one counterpart at a representative.
 
 use rustc_hash::FxHashMap;
 
@@ -20,37 +19,37 @@ use crate::refusal::Spot;
 use crate::symmetry::{Digit, RankDigit, Symmetry};
 use crate::walk::Visit;
 
-/// A turn: how far each digit of the ranks is turned, written as a rank. Zero turns nothing.
+/// A turn: the number added to each digit of the ranks, written as a rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Turn(u32);
 
 impl Turn {
-    /// The turn that changes nothing.
+    /// The identity.
     pub const NONE: Turn = Turn(0);
 }
 
 /// The classes of a plan's ranks.
 #[derive(Clone, Debug)]
 pub struct Classes {
-    /// Nothing where every rank is a class of its own.
+    /// Nothing if every rank is a class of its own.
     symmetry: Option<Symmetry>,
     representatives: Vec<u32>,
-    /// Which of the representatives stands for each rank, and how the rank is turned from it.
+    /// The position of each rank's representative, and the turn from it to the rank.
     positions: Vec<u32>,
     turns: Vec<Turn>,
-    /// What a one of each digit of the ranks is worth.
+    /// The place value of each digit of the ranks.
     places: Vec<u32>,
 }
 
 impl Classes {
-    /// Every rank on its own.
+    /// Classes of one rank each.
     pub fn trivial(ranks: u32) -> Self {
         let itself: Vec<u32> = (0..ranks).collect();
         let turns = vec![Turn::NONE; ranks as usize];
         Self { symmetry: None, representatives: itself.clone(), positions: itself, turns, places: vec![] }
     }
 
-    /// The classes that a plan declares, if turning leads from each rank's program to that of the next.
+    /// The classes that a plan declares; the error says which step breaks the symmetry.
     pub fn check(plan: &Plan) -> Result<Self, (Option<Spot>, String)> {
         let Some(symmetry) = &plan.symmetry else { return Ok(Self::trivial(plan.ranks)) };
         sizes(plan, symmetry).map_err(|what| (None, what))?;
@@ -78,28 +77,28 @@ impl Classes {
         let turns: Vec<Turn> = (0..ranks).map(turned).collect();
         let representatives: Vec<u32> =
             (0..ranks).filter(|rank| turns[*rank as usize] == Turn::NONE).collect();
-        // Undoing a rank's turn takes away its turning digits.
+        // Undoing a rank's turn sets its turning digits to zero.
         let position = |rank: u32| representatives.binary_search(&(rank - turns[rank as usize].0));
         let positions = (0..ranks).map(|rank| position(rank).unwrap_or_default() as u32).collect();
         Self { symmetry: Some(symmetry.clone()), representatives, positions, turns, places }
     }
 
-    /// The ranks that stand for the others.
+    /// One rank of each class.
     pub fn representatives(&self) -> &[u32] {
         &self.representatives
     }
 
-    /// Which of the representatives stands for a rank.
+    /// The position of a rank's representative.
     pub fn position(&self, rank: u32) -> usize {
         self.positions[rank as usize] as usize
     }
 
-    /// Whether every rank stands for itself alone.
+    /// Whether every rank is a class of its own.
     pub fn are_trivial(&self) -> bool {
         self.symmetry.is_none()
     }
 
-    /// How a rank is turned from its representative.
+    /// The turn from a rank's representative to the rank.
     pub fn turn_of(&self, rank: u32) -> Turn {
         self.turns[rank as usize]
     }
@@ -128,13 +127,13 @@ impl Classes {
         digit.with.map_or(0, |with| turn.0 / self.places[with as usize] % digit.size)
     }
 
-    /// One turn after the other.
+    /// The composition of two turns.
     pub fn then(&self, first: Turn, second: Turn) -> Turn {
         Turn(self.rank(first.0, second))
     }
 
     /// The turn that undoes a turn.
-    pub fn back(&self, turn: Turn) -> Turn {
+    pub fn inverse(&self, turn: Turn) -> Turn {
         let Some(symmetry) = self.symmetry.as_ref().filter(|_| turn != Turn::NONE) else { return turn };
         let digits = symmetry.ranks.iter().zip(&self.places);
         Turn(
@@ -144,21 +143,21 @@ impl Classes {
         )
     }
 
-    /// A turn by one of each digit that turns: all others are made of these.
+    /// A turn by one of each turning digit; all turns are compositions of these.
     fn generators(&self) -> Vec<Turn> {
         let digits = self.symmetry.iter().flat_map(|symmetry| &symmetry.ranks).zip(&self.places);
         digits.filter(|(digit, _)| digit.turns && digit.size > 1).map(|(_, place)| Turn(*place)).collect()
     }
 
-    /// The generators that leave every chunk of a buffer where it is.
-    pub fn generators_that_keep(&self, buffer: Buffer) -> Vec<Turn> {
+    /// The generators that fix every chunk of a buffer.
+    pub fn generators_fixing(&self, buffer: Buffer) -> Vec<Turn> {
         let Some(symmetry) = &self.symmetry else { return Vec::new() };
         let moves = |turn: Turn| symmetry.of(buffer).iter().any(|digit| self.turned_by(digit, turn) > 0);
         self.generators().into_iter().filter(|turn| !moves(*turn)).collect()
     }
 
-    /// Checks that what a turned rank is promised is what the rank is promised, turned. Otherwise a promise kept by one
-    /// rank would say nothing about the others.
+    /// Checks that the promise to a turned rank is the promise to the rank, turned. Otherwise a promise kept by one rank
+    /// would say nothing about the others.
     fn promise_turns(&self, plan: &Plan) -> Result<(), String> {
         let per_block = plan.chunks_per_block();
         let promised = |rank: u32, chunk: u32| {
@@ -176,7 +175,9 @@ impl Classes {
                     });
                     let there = promised(self.rank(rank, turn), self.chunk(Buffer::Output, chunk, turn));
                     if here != there {
-                        return Err("what it promises does not turn with its symmetry".to_owned());
+                        return Err(
+                            "the collective does not have the symmetry that the plan declares".to_owned()
+                        );
                     }
                 }
             }
@@ -184,14 +185,13 @@ impl Classes {
         Ok(())
     }
 
-    /// Of the chunks that are turned into one another, the one whose turning digits are zero, and the turn that leads
-    /// there from `chunk`.
+    /// Of the chunks that are turned into one another, the one whose turning digits are zero, and the turn from `chunk` to it.
     pub fn first_chunk(&self, buffer: Buffer, chunk: u32) -> (u32, Turn) {
         let Some(symmetry) = &self.symmetry else { return (chunk, Turn::NONE) };
         let (mut turn, mut place) = (Turn::NONE, 1);
         let mut turned = vec![false; symmetry.ranks.len()];
         for digit in symmetry.of(buffer).iter().rev() {
-            // A rank's digit that turns several of the chunk's is used up by the first.
+            // If a digit of the ranks turns several of the chunk's, the first decides.
             if let Some(with) = digit.with
                 && !std::mem::replace(&mut turned[with as usize], true)
             {
@@ -203,7 +203,7 @@ impl Classes {
         (self.chunk(buffer, chunk, turn), turn)
     }
 
-    /// Holds the program of a turned rank against the rank's program, turned.
+    /// Compares the program of a turned rank with the rank's program, turned.
     fn same(
         &self,
         plan: &Plan,
@@ -214,7 +214,8 @@ impl Classes {
         let other = self.rank(rank, turn);
         let (mine, theirs) = (&plan.programs[rank as usize].lanes, &plan.programs[other as usize].lanes);
         let differs = |lane: usize, step: u32, iterations: Vec<u32>| {
-            let what = format!("by its symmetry, rank {rank} should do the same turned, and does not");
+            let what =
+                format!("it differs from the step of rank {rank} that the declared symmetry turns into it");
             Err((Some(Spot { rank: other, lane: lane as u32, step, iterations }), what))
         };
         if mine.len() != theirs.len() {
@@ -242,7 +243,7 @@ impl Classes {
         Ok(())
     }
 
-    /// Whether two lanes are the same, one of them turned, as can be seen without going through their loops.
+    /// Whether two lanes are the same, one of them turned, without unrolling their loops. False means unknown.
     fn same_as_written(&self, mine: &[Node], theirs: &[Node], turn: Turn, groups: &Groups) -> bool {
         let same = |pair: (&Node, &Node)| match pair {
             (Node::Loop(a), Node::Loop(b)) => {
@@ -258,7 +259,7 @@ impl Classes {
         mine.len() == theirs.len() && mine.iter().zip(theirs).all(same)
     }
 
-    /// A step with everything it names turned; nothing if a group is turned into none.
+    /// A step with all its names turned; nothing if a group is turned into none of the plan's.
     fn step(&self, step: &Step<u32>, turn: Turn, groups: &Groups) -> Option<Step<u32>> {
         let turned = step.map(|&index, role| {
             Some(match role {
@@ -270,7 +271,7 @@ impl Classes {
         turn_groups(turned?, groups)
     }
 
-    /// For each group of a plan, the one that it is turned into.
+    /// For each group of a plan, the group that it is turned into.
     fn turned_groups(&self, plan: &Plan, turn: Turn) -> Groups {
         let mut numbers = FxHashMap::default();
         for (number, group) in (0..).zip(&plan.groups) {
@@ -284,12 +285,12 @@ impl Classes {
         plan.groups.iter().map(turned).collect()
     }
 
-    /// An index, turned, if a formula can tell: a number; one that the turn leaves alone; or one that goes around all
-    /// numbers there are, which the turn moves on by a whole digit.
+    /// An index, turned, where that is a formula again: a constant; an index that the turn fixes; or one that runs around all
+    /// numbers, which the turn shifts by a multiple of a digit's place value.
     fn formula(&self, index: &Affine, role: Role, turn: Turn) -> Option<Affine> {
         let symmetry = self.symmetry.as_ref()?;
         let fixed = index.by.iter().all(|by| *by == 0);
-        // What never runs may name ranks and chunks that are not there.
+        // Steps that never run may name ranks and chunks that do not exist.
         let there = |count: u32| index.at(&[]).filter(|number| *number < count);
         let (first_digit_by, total, alone) = match role {
             Role::Count => return Some(index.wrapped()),
@@ -317,7 +318,7 @@ impl Classes {
         if alone {
             return Some(index.wrapped());
         }
-        // Only the first digit is turned, so that turning is adding.
+        // Only the first digit is turned, so turning is an addition.
         let is_first = match role {
             Role::Rank => turn.0.is_multiple_of(total / symmetry.ranks.first()?.size),
             _ => true,
@@ -331,7 +332,7 @@ impl Classes {
     }
 }
 
-/// For each group of a plan, the number of another if there is one.
+/// For each group of a plan, the number of the group it is turned into, if there is one.
 type Groups = Vec<Option<u32>>;
 
 fn turn_groups<I>(mut step: Step<I>, groups: &Groups) -> Option<Step<I>> {
@@ -354,16 +355,16 @@ fn gcd(a: i64, b: i64) -> i64 {
 }
 
 impl Symmetry {
-    /// The turns of this symmetry by multiples of some number of ranks, if there are any: lower digits stay, and one that the number
-    /// divides is split in two, of which the upper turns.
+    /// The subgroup of turns by multiples of a number of ranks, if it is not trivial: lower digits stay fixed, and a digit that
+    /// the number divides is split in two, of which the upper turns.
     pub(crate) fn coarser(&self, multiple: u32) -> Option<Self> {
         let mut ranks = Vec::new();
-        // For each digit that was: the number of the one that turns in its place, and how much of it stays.
+        // For each old digit: the number of the new digit that turns, and the size of the part that stays fixed.
         let mut turned = Vec::new();
         let mut place: u32 = self.ranks.iter().map(|digit| digit.size).product();
         for digit in &self.ranks {
             place /= digit.size;
-            // How many values of this digit make a multiple.
+            // The number of values of this digit that make a multiple.
             let stays = match (place.is_multiple_of(multiple), multiple.is_multiple_of(place)) {
                 (true, _) => 1,
                 (false, true) => multiple / place,
@@ -404,7 +405,7 @@ impl Symmetry {
     }
 }
 
-/// Checks that digits have sizes, that these make up the numbers they stand for, and that turning means something.
+/// Checks that the digits of a symmetry cover its ranks and chunks, and that every turning digit has a partner.
 fn sizes(plan: &Plan, symmetry: &Symmetry) -> Result<(), String> {
     let product = |sizes: Vec<u32>| {
         sizes
@@ -412,7 +413,7 @@ fn sizes(plan: &Plan, symmetry: &Symmetry) -> Result<(), String> {
             .try_fold(1_u32, |product, size| product.checked_mul(size).filter(|product| *product > 0))
     };
     if product(symmetry.ranks.iter().map(|digit| digit.size).collect()) != Some(plan.ranks) {
-        return Err("the digits of its symmetry do not make up its ranks".to_owned());
+        return Err("the sizes of its symmetry's digits do not multiply to its ranks".to_owned());
     }
     if !plan.collective.is_symmetric() {
         return Err(format!("a {} is not the same for all ranks, so it has no symmetry", plan.collective));
@@ -426,14 +427,16 @@ fn sizes(plan: &Plan, symmetry: &Symmetry) -> Result<(), String> {
         let whole = chunks == 0 && list.is_empty()
             || product(list.iter().map(|digit| digit.size).collect()) == Some(chunks);
         if !whole {
-            return Err(format!("the digits of its symmetry do not make up its chunks of {buffer}"));
+            return Err(format!(
+                "the sizes of its symmetry's digits do not multiply to its chunks of {buffer}"
+            ));
         }
         for digit in list {
             let Some(with) = digit.with else { continue };
             let fits = symmetry.ranks.get(with as usize).is_some_and(|of| of.turns && of.size == digit.size);
             if !fits {
                 return Err(format!(
-                    "a digit of its chunks of {buffer} turns with none of the ranks' digits"
+                    "a digit of its chunks of {buffer} turns with no turning digit of the ranks of the same size"
                 ));
             }
         }

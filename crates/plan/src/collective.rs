@@ -1,11 +1,11 @@
-//! The collectives, and what each promises.
+//! The collectives, and the result that each promises.
 //!
-//! A collective moves *blocks*: buffers of the call's count of elements. An all-gather takes one block from every rank
-//! and gives everybody all of them; a reduce-scatter takes as many blocks as there are ranks and gives everybody one
-//! sum. A plan cuts each block into the same number of chunks, so chunk `b·c + i` is chunk i of block b.
+//! A collective moves *blocks*: buffers of the call's count of elements. In an all-gather every rank passes in one block
+//! and gets all of them; in a reduce-scatter it passes in one block per rank and gets one sum. A plan cuts each block into
+//! the same number c of chunks, so chunk `b·c + i` is chunk i of block b.
 //!
-//! Blocks are equally long unless the plan says that they need not be ([`uneven`](crate::Plan::uneven)): all-gather-v,
-//! reduce-scatter-v and all-to-all-v are the same collectives with blocks of different lengths.
+//! Blocks have equal lengths unless the plan is [`uneven`](crate::Plan::uneven): all-gather-v, reduce-scatter-v and
+//! all-to-all-v are the same collectives with blocks of different lengths.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::buffer::Buffer;
 
-/// What a plan computes.
+/// A collective, with its root, messages or torus.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Collective {
@@ -50,24 +50,24 @@ pub enum Collective {
     Scan,
     /// Rank r ends with the reduction of the inputs of the ranks before it; the first gets nothing.
     ExclusiveScan,
-    /// Messages that are sent and received as one group, so that both sides may send first. A rank's input holds what it
-    /// sends and its output what it receives, in the order of the list.
+    /// Messages that are sent and received as one group, so that both sides may send first. A rank's input holds its sends
+    /// and its output its receives, in the order of the list.
     SendReceive {
-        /// From which rank to which.
+        /// Source and target rank of each message.
         messages: Vec<(u32, u32)>,
     },
-    /// Ranks on a torus, numbered with the last dimension running fastest, give each neighbour a block and get one from
-    /// it. Blocks 2d and 2d+1 go to, and come from, the neighbours before and behind in dimension d. A dimension of one
-    /// rank makes it its own neighbour.
+    /// Ranks on a torus, numbered with the last dimension running fastest, send a block to each neighbour and receive one
+    /// from it. Blocks 2d and 2d+1 go to, and come from, the neighbours before and behind in dimension d. In a dimension of
+    /// one rank, a rank is its own neighbour.
     Neighbours {
         /// The ranks in each dimension; a ring is `[1, 1, n]`.
         torus: [u32; 3],
     },
-    /// No rank leaves before all have entered. Nothing is moved.
+    /// No rank leaves before all have entered. Moves no data.
     Barrier,
 }
 
-/// What a block of output must hold in the end.
+/// The promised content of a block of output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
     /// A block of one rank's input.
@@ -77,11 +77,11 @@ pub enum Promise {
         /// The block.
         block: u32,
     },
-    /// The reduction of this block of the inputs of ranks 0 to `below`, that one excluded.
+    /// The reduction of this block of the inputs of ranks 0 to `below`, exclusive.
     Reduction {
         /// The block.
         block: u32,
-        /// How many ranks.
+        /// The number of ranks.
         below: u32,
     },
 }
@@ -102,7 +102,7 @@ impl Collective {
         Collective::Barrier,
     ];
 
-    /// How many blocks a rank's buffers have room for: the most that any rank passes in, and gets back.
+    /// The blocks of a rank's input and output buffers: the most that any rank passes in, and gets back.
     pub fn blocks(&self, ranks: u32) -> (u32, u32) {
         match self {
             Collective::AllReduce
@@ -128,7 +128,7 @@ impl Collective {
         }
     }
 
-    /// Who sends a block to whom, where the collective is made of messages. Some stay at home.
+    /// Source and target rank of each block, for collectives that are made of messages. Both may be the same rank.
     pub(crate) fn messages(&self, ranks: u32) -> Vec<(u32, u32)> {
         match self {
             Collective::SendReceive { messages } => messages.clone(),
@@ -140,7 +140,7 @@ impl Collective {
         }
     }
 
-    /// The one rank that is different, if there is one.
+    /// The root, if it has one.
     pub fn root(&self) -> Option<u32> {
         match *self {
             Collective::Reduce { root }
@@ -151,7 +151,7 @@ impl Collective {
         }
     }
 
-    /// How many blocks a rank passes in.
+    /// The number of blocks that a rank passes in.
     pub fn gives(&self, rank: u32, ranks: u32) -> u32 {
         match self {
             Collective::Broadcast { root } | Collective::Scatter { root } if rank != *root => 0,
@@ -160,7 +160,7 @@ impl Collective {
         }
     }
 
-    /// How many blocks a rank gets back.
+    /// The number of blocks that a rank gets back.
     pub fn gets(&self, rank: u32, ranks: u32) -> u32 {
         match self {
             Collective::Reduce { root } | Collective::Gather { root } if rank != *root => 0,
@@ -170,7 +170,7 @@ impl Collective {
         }
     }
 
-    /// What a block of a rank's output must hold in the end, if it gets so many.
+    /// The promised content of a block of a rank's output; nothing if the rank does not get that block.
     pub fn promise(&self, rank: u32, ranks: u32, block: u32) -> Option<Promise> {
         if block >= self.gets(rank, ranks) {
             return None;
@@ -217,7 +217,7 @@ impl Collective {
         }
     }
 
-    /// Whether it combines elements, rather than moving them.
+    /// Whether it combines elements, rather than only moving them.
     pub fn reduces(&self) -> bool {
         matches!(
             self,
@@ -229,7 +229,7 @@ impl Collective {
         )
     }
 
-    /// Whether no rank is different from the others, so that a plan may be [symmetric](crate::classes).
+    /// Whether it is the same for all ranks, so that a plan may be [symmetric](crate::classes).
     pub fn is_symmetric(&self) -> bool {
         matches!(
             self,
@@ -242,19 +242,20 @@ impl Collective {
         )
     }
 
-    /// What is wrong with it for so many ranks, if anything is.
+    /// Why it is impossible on this number of ranks; nothing if it is possible.
     pub fn misfit(&self, ranks: u32) -> Option<String> {
         match self {
-            _ if self.root().is_some_and(|root| root >= ranks) => {
-                Some(format!("a {self} of {ranks} ranks has no such root"))
-            }
+            _ if self.root().is_some_and(|root| root >= ranks) => Some(format!(
+                "a {self} is impossible on {ranks} ranks: the last is rank {}",
+                ranks.saturating_sub(1)
+            )),
             Collective::SendReceive { messages } => {
                 let stray = messages.iter().find(|(from, to)| *from >= ranks || *to >= ranks)?;
                 Some(format!("rank {} sends to rank {}, but there are {ranks} ranks", stray.0, stray.1))
             }
             Collective::Neighbours { torus } => {
                 let places: u128 = torus.iter().map(|size| u128::from(*size)).product();
-                // Dimensions of one rank need not be written, so they are not told.
+                // Dimensions of one rank in front need not be written, so the message leaves them out.
                 let sizes: Vec<String> =
                     torus.iter().skip_while(|size| **size == 1).map(ToString::to_string).collect();
                 (places != ranks.into())
@@ -264,8 +265,8 @@ impl Collective {
         }
     }
 
-    /// Where a block lies when input and output are one buffer: the smaller of the two lies in the larger, where the
-    /// rank's own block is. Blocks of a rank that gives or gets nothing stay where they are.
+    /// The place of a block when input and output are one buffer: the smaller of the two is in the larger, at the rank's own
+    /// block. Blocks of a rank without input or without output stay in their buffer.
     pub(crate) fn in_place(&self, rank: u32, ranks: u32, buffer: Buffer, block: u32) -> (Buffer, u32) {
         if buffer == Buffer::Scratch || self.gives(rank, ranks) == 0 || self.gets(rank, ranks) == 0 {
             return (buffer, block);
@@ -274,15 +275,15 @@ impl Collective {
             (Collective::AllGather | Collective::Gather { .. }, Buffer::Input) => (Buffer::Output, rank),
             (Collective::ReduceScatter | Collective::Scatter { .. }, Buffer::Output) => (Buffer::Input, rank),
             (Collective::ReduceScatter | Collective::Scatter { .. }, _) => (Buffer::Input, block),
-            // One side may have more blocks; those beyond the other's stay its own.
+            // One buffer may have more blocks than the other; the rest stay in it.
             (_, Buffer::Input) if block >= self.gets(rank, ranks) => (Buffer::Input, block),
             _ => (Buffer::Output, block),
         }
     }
 
-    /// The block of a rank's other buffer that is the same memory when input and output are one, whether or not the
-    /// rank gives and gets; nothing if there is none.
-    pub(crate) fn twin(&self, rank: u32, buffer: Buffer, block: u32) -> Option<(Buffer, u32)> {
+    /// The block of a rank's other buffer that is the same memory in place, even if the rank has no input or output blocks;
+    /// nothing if there is none.
+    pub(crate) fn alias_in_place(&self, rank: u32, buffer: Buffer, block: u32) -> Option<(Buffer, u32)> {
         use Collective::{AllGather, Gather, ReduceScatter, Scatter};
         match (self, buffer) {
             (_, Buffer::Scratch) => None,
@@ -326,7 +327,7 @@ impl fmt::Display for Collective {
 }
 
 impl Collective {
-    /// What they are called, in the order of their [kinds](Self::kind).
+    /// The names, in the order of [`kind`](Self::kind).
     pub const NAMES: [&str; 13] = [
         "all-reduce",
         "reduce",
@@ -343,7 +344,7 @@ impl Collective {
         "barrier",
     ];
 
-    /// Which of them it is, whatever its root and messages.
+    /// The position of its name in [`NAMES`](Self::NAMES).
     pub fn kind(&self) -> usize {
         match self {
             Collective::AllReduce => 0,
@@ -362,7 +363,7 @@ impl Collective {
         }
     }
 
-    /// What it is called, without its root.
+    /// The name, without root, messages or torus.
     pub fn name(&self) -> &'static str {
         Self::NAMES[self.kind()]
     }

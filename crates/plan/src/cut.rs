@@ -1,7 +1,7 @@
-//! How a buffer of some elements is cut into tiles and chunks.
+//! How a buffer is cut into tiles and chunks.
 //!
-//! The plan knows neither counts nor bytes; the executor repeats it per tile. Where the cuts fall decides which rank
-//! adds first for which element, so the oracle and the executors share this one rule, and results are the same bits.
+//! The plan knows neither counts nor bytes; the executor repeats it per tile. The cuts decide which rank adds first for
+//! which element, so the oracle and the executors share this one rule and get the same bits.
 
 use std::ops::Range;
 
@@ -11,19 +11,22 @@ pub struct Cut {
     count: usize,
     chunks: usize,
     granule: usize,
-    /// Elements of a chunk in every tile but the last.
+    /// The elements of a chunk in every tile but the last.
     chunk_max: usize,
 }
 
 impl Cut {
-    /// Cuts `count` elements into `chunks` per tile. A chunk holds at most `chunk_max` elements, and all its cuts fall
-    /// on multiples of `granule` elements (a cache line, so that two ranks never write the same one).
+    /// Cuts `count` elements into `chunks` per tile. A chunk holds at most `chunk_max` elements and begins at a multiple of
+    /// `granule` elements (a cache line, so that two ranks never write the same one).
     ///
     /// # Panics
-    /// If `chunks`, `granule` or `chunk_max` is zero, or `chunk_max` is no multiple of `granule`.
+    /// If `chunks`, `granule` or `chunk_max` is zero, or `chunk_max` is not a multiple of `granule`.
     pub fn new(count: usize, chunks: u32, granule: usize, chunk_max: usize) -> Self {
-        assert!(chunks > 0 && granule > 0 && chunk_max > 0, "a cut needs chunks, a granule and room");
-        assert!(chunk_max.is_multiple_of(granule), "chunks of {chunk_max} are no multiple of {granule}");
+        assert!(chunks > 0 && granule > 0 && chunk_max > 0, "chunks, granule and chunk_max must not be zero");
+        assert!(
+            chunk_max.is_multiple_of(granule),
+            "chunk_max {chunk_max} is not a multiple of granule {granule}"
+        );
         Self { count, chunks: chunks as usize, granule, chunk_max }
     }
 
@@ -32,17 +35,17 @@ impl Cut {
         Self::new(count, chunks, granule, usize::MAX / granule * granule)
     }
 
-    /// How many elements are cut.
+    /// The number of elements.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// How many tiles there are; at least one, since ranks of a call with no elements still meet.
+    /// The number of tiles; at least one, since ranks synchronise even in a call without elements.
     pub fn tiles(&self) -> usize {
         self.count.div_ceil(self.tile_max()).max(1)
     }
 
-    /// Where a chunk of a tile lies in the buffer. Chunks at the end may be shorter or empty.
+    /// The range of a chunk of a tile in the buffer. Chunks at the end may be shorter or empty.
     pub fn range(&self, tile: usize, chunk: usize) -> Range<usize> {
         let first = tile.saturating_mul(self.tile_max()).min(self.count);
         let length = (self.count - first).min(self.tile_max());
@@ -51,7 +54,7 @@ impl Cut {
         at(chunk)..at(chunk + 1)
     }
 
-    /// The most elements of a tile.
+    /// The maximum number of elements of a tile.
     pub fn tile_max(&self) -> usize {
         self.chunk_max.saturating_mul(self.chunks)
     }

@@ -1,4 +1,4 @@
-//! Formulas, as the headers of algorithms write them: what a plan costs, on m equal islands of g ranks for S bytes.
+//! Formulas in the headers of algorithms: the cost of a plan on m equal islands of g ranks, for S bytes.
 //!
 //! ```text
 //! sum     = product { ("+" | "-") product }
@@ -7,26 +7,25 @@
 //! ```
 //!
 //! Products go from left to right, so `S/2 n` is half of S n. A relation (`>` `>=` `<` `<=` `=` `!=`) in brackets is 1 if it
-//! holds and 0 if not. Values are exact fractions. Deliberately absent: powers, decimals, and anything that rounds
-//! without being told to.
+//! holds and 0 if not. Values are exact fractions. Deliberately absent: powers, decimals and implicit rounding.
 
 mod read;
 
 use crate::ratio::Ratio;
 
-/// A formula, read.
+/// A parsed formula.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Formula {
     text: String,
     root: Node,
 }
 
-/// What the names stand for.
+/// The values of the names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Values {
-    /// m: how many islands.
+    /// m: the number of islands.
     pub islands: u32,
-    /// g: how many ranks each island has.
+    /// g: the ranks of each island.
     pub per_island: u32,
     /// S: bytes, as nccl-tests counts the size of the collective.
     pub bytes: u64,
@@ -36,7 +35,7 @@ pub struct Values {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("column {column}: {what}")]
 pub struct FormulaError {
-    /// Where, in characters from 1.
+    /// The place, in characters from 1.
     pub column: usize,
     /// What is wrong there.
     pub what: String,
@@ -45,7 +44,7 @@ pub struct FormulaError {
 /// Why a formula has no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ValueError {
-    /// Something is divided by nothing.
+    /// A division by zero.
     #[error("the formula divides by zero")]
     DividesByZero,
     /// A number is too large.
@@ -175,8 +174,8 @@ impl Relation {
 }
 
 impl Rounding {
-    /// Logarithms of what is not above one are zero, and so is the power of two not above what is below one: formulas
-    /// are also evaluated where a bracket makes nothing of them.
+    /// The logarithm of a number up to one is zero, and so is the largest power of two below one: formulas are also evaluated
+    /// where a bracket multiplies them by zero.
     fn of(self, value: Ratio) -> Result<Ratio, ValueError> {
         let whole = match self {
             Rounding::Floor => value.floor(),

@@ -102,7 +102,7 @@ impl Kind {
         }
     }
 
-    /// The kind that a name means: `all-reduce`, `all_reduce`, `AllReduce`, `allreduce`, `ncclAllReduce`, `MPI_Allreduce` and
+    /// The kind of that name: `all-reduce`, `all_reduce`, `AllReduce`, `allreduce`, `ncclAllReduce`, `MPI_Allreduce` and
     /// `all_reduce_perf` are the same.
     pub fn from_name(name: &str) -> Option<Self> {
         let typed = fold(name);

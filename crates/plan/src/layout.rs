@@ -1,7 +1,7 @@
-//! How ranks lie on the wiring, as far as algorithms need to know.
+//! The layout of ranks on the wiring, as algorithms see it.
 //!
-//! An algorithm takes a layout and writes a plan. A layout comes from a fabric, whose rings and trees are found by
-//! search, or is [flat](Layout::flat) where there is nothing to know.
+//! An algorithm takes a layout and writes a plan. A layout comes from a fabric, where a search finds rings and trees, or is
+//! [flat](Layout::flat) if the wiring is unknown.
 
 /// Ranks on their wiring.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,9 +9,9 @@ pub struct Layout {
     /// The ranks by island: those that reach each other over GPU links or, where there are none, inside a host. A
     /// rank's position in its island is its rail.
     pub islands: Vec<Vec<u32>>,
-    /// Rings through all ranks, each an order around. All carry the same share.
+    /// Rings through all ranks, each a cyclic order. All carry the same share.
     pub rings: Vec<Vec<u32>>,
-    /// Spanning trees over all ranks that share no link, where they carry more than rings do.
+    /// Spanning trees over all ranks that share no link, if they carry more than rings do.
     pub trees: Vec<Tree>,
     /// Whether any two ranks of an island reach each other at the full speed of their ports.
     pub switched: bool,
@@ -29,8 +29,8 @@ pub struct Tree {
 }
 
 impl Layout {
-    /// Ranks that know nothing of their wiring: one island, in which everyone reaches everyone; `rings` of them in the
-    /// order of the ranks, every second the other way around.
+    /// Ranks on unknown wiring: one island in which every rank reaches every other, with `rings` in the order of the ranks, every
+    /// second one reversed.
     ///
     /// # Panics
     /// If there are no ranks or no rings.
@@ -38,7 +38,7 @@ impl Layout {
         Self::grid(1, ranks, rings)
     }
 
-    /// Equal islands whose switches can all that switches can, numbered island by island.
+    /// Equal islands whose switches multicast and reduce, with ranks numbered island by island.
     ///
     /// # Panics
     /// If there are no islands, ranks or rings.
@@ -59,12 +59,12 @@ impl Layout {
         }
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn ranks(&self) -> u32 {
         self.islands.iter().map(|island| island.len() as u32).sum()
     }
 
-    /// How many ranks each island has, if all have as many.
+    /// The number of ranks of each island, if it is the same for all.
     pub fn per_island(&self) -> Option<u32> {
         let first = self.islands.first()?.len();
         self.islands.iter().all(|island| island.len() == first).then_some(first as u32)

@@ -1,9 +1,9 @@
-//! What moves when: collectives as plans that are proved before they run.
+//! Collectives as plans that are proved before they run.
 //!
-//! A [`Plan`] says, for one collective on `n` ranks, which chunk each rank takes from where, combines how and puts
-//! where. Algorithms ([`algorithms`]) write plans, the verifier proves them, the interpreter gives them their one
-//! meaning, and executors elsewhere compile them. This crate is pure: no clock, no IO, no threads, no unsafe
-//! code; one function, [`Proof::of`], is unsafe to call.
+//! A [`Plan`] says, for one collective on `n` ranks, which chunks each rank reads, how it combines them and where it puts
+//! the result. Algorithms ([`algorithms`]) write plans, the verifier proves them, the interpreter defines their meaning,
+//! and executors in other crates compile them. This crate is pure: no clock, no IO, no threads, no unsafe code; one
+//! function, [`Proof::of`], is unsafe to call.
 
 mod affine;
 pub mod algorithms;
@@ -29,6 +29,7 @@ mod order;
 pub mod plan;
 pub mod ratio;
 mod recipe;
+mod reducer;
 pub mod reduction;
 mod refusal;
 mod symmetry;
@@ -44,6 +45,7 @@ pub use algorithms::header::{Cost, Header, Work};
 pub use choose::choose;
 pub use collective::Collective;
 pub use cut::Cut;
+pub use element::{DataType, Element};
 pub use json::JsonError;
 pub use kind::{Kind, UnknownKind};
 pub use layout::Layout;
@@ -52,8 +54,9 @@ pub use order::Order;
 pub use plan::{Aliasing, Plan};
 pub use ratio::Ratio;
 pub use recipe::{Partial, Recipe};
-pub use reduction::{DataType, Element, Reducer, Reduction};
-pub use refusal::{Cell, Fault, Refusal, Spot, Toucher};
+pub use reducer::Reducer;
+pub use reduction::Reduction;
+pub use refusal::{Accessor, Cell, Fault, Refusal, Spot};
 pub use traffic::Traffic;
 pub use verify::{Proof, Verified, verify, verify_by_classes};
 pub use well_formed::WellFormed;

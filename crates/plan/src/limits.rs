@@ -1,5 +1,5 @@
-//! Limits: how large a plan may be, and how much work its proof. Checked before anything is walked or run, so that no file
-//! can take up all time or memory.
+//! Limits on the size of a plan and the work of its proof. Checked before anything is walked or run, so that no file can
+//! exhaust time or memory.
 
 use rustc_hash::FxHashSet;
 
@@ -11,30 +11,30 @@ use crate::refusal::Fault;
 const RANKS_MAX: u32 = 1 << 16;
 const LANES_MAX: usize = 256;
 const CHANNELS_MAX: usize = 1024;
-/// Messages under way in a FIFO.
+/// Slots of a FIFO.
 const DEPTH_MAX: u32 = 256;
 /// Counters of a rank.
 const COUNTERS_MAX: u32 = 1024;
-/// Messages that are sent and received as one group.
+/// Messages of a send-receive.
 const MESSAGES_MAX: usize = 1 << 12;
-/// Digits of the numbers that a symmetry turns: enough for the bits of a rank.
+/// Digits of a symmetry: enough for the bits of a rank.
 const DIGITS_MAX: usize = 16;
-/// What all ranks are promised, and what they do, times the digits that turn: a symmetry is held against each of these.
+/// Promises to all ranks, and their work, times the digits that turn: the check of a symmetry compares each of these.
 pub(crate) const TURNED_MAX: u64 = 1 << 26;
 /// Chunks of a buffer.
 const CHUNKS_MAX: u32 = 1 << 20;
-/// Nodes, waits, inputs, outputs and signals that all ranks together go through in one tile.
+/// Nodes, waits, inputs, outputs and signals of all ranks in one tile.
 const WORK_MAX: u64 = 1 << 25;
-/// The same over all tiles of a proof, for the ranks that stand for the others, times the lanes whose clocks each of
-/// them carries: some seconds.
+/// The same over all tiles of a proof, for the representatives, times the lanes of all ranks, whose clocks each carries: a few
+/// seconds.
 const CLOCK_WORK_MAX: u64 = 1 << 31;
-/// Up to so much of that, every rank stands for itself, whatever symmetry a plan declares.
+/// Up to this much of that, the verifier proves every rank on its own and ignores the symmetry that a plan declares.
 pub(crate) const EXACT_WORK_MAX: u64 = 1 << 26;
-/// Lanes of all ranks: each knows how far each of the others is.
+/// Lanes of all ranks: the length of a vector clock.
 const LANES_TOTAL_MAX: u64 = 1 << 14;
-/// Clock entries that signals and entered calls leave behind in a proof: half a gigabyte.
+/// Clock entries that a proof keeps for signals and entered calls: half a gigabyte.
 const KEPT_CLOCKS_MAX: u64 = 1 << 27;
-/// Chunks of memory of all ranks in a proof: some hundred megabytes.
+/// Chunks of memory of all ranks in a proof: a few hundred megabytes.
 const CELLS_MAX: u64 = 1 << 21;
 
 /// Checks everything that needs no walk, so that walking is bounded.
@@ -53,7 +53,7 @@ pub(crate) fn sizes(plan: &Plan) -> Result<(), Fault> {
         limit("the number of chunks", chunks.into(), CHUNKS_MAX.into())?;
     }
     if plan.programs.len() != plan.ranks as usize {
-        return malformed(format!("{} ranks, but programs for {}", plan.ranks, plan.programs.len()));
+        return malformed(format!("it has {} ranks, but {} programs", plan.ranks, plan.programs.len()));
     }
     let (collective, chunks) = (&plan.collective, plan.chunks);
     if let Collective::SendReceive { messages } = collective {
@@ -76,18 +76,18 @@ pub(crate) fn sizes(plan: &Plan) -> Result<(), Fault> {
     let moves = input > 0 || output > 0;
     if moves && (per_block == 0) || !cut(input, chunks.input) || !cut(output, chunks.output) {
         return malformed(format!(
-            "a rank of this {collective} has {input} blocks of input and {output} of output, and each is cut into as many \
-             chunks; {} and {} chunks are not",
+            "a rank of this {collective} has {input} blocks of input and {output} of output, all cut into the same number of \
+             chunks; {} and {} chunks do not fit",
             chunks.input, chunks.output
         ));
     }
     let distinct: FxHashSet<_> = plan.aliasing.iter().collect();
     if distinct.len() != plan.aliasing.len() || distinct.is_empty() {
-        return malformed("it must claim to work in place, out of place or both, each once".to_owned());
+        return malformed("its aliasing must list in_place, out_of_place or both, each once".to_owned());
     }
     for (number, channel) in plan.channels.iter().enumerate() {
         if channel.depth == 0 {
-            return malformed(format!("channel {number} has depth 0, so nothing could ever be sent"));
+            return malformed(format!("channel {number} has depth 0, so no message could be sent"));
         }
         limit("the depth of a channel", channel.depth.into(), DEPTH_MAX.into())?;
     }
@@ -101,7 +101,7 @@ pub(crate) fn sizes(plan: &Plan) -> Result<(), Fault> {
     for (number, group) in plan.groups.iter().enumerate() {
         let rising = group.members.windows(2).all(|pair| pair[0] < pair[1]);
         if !rising || group.members.last().is_none_or(|&last| last >= plan.ranks) {
-            return malformed(format!("group {number} does not list some of the ranks in rising order"));
+            return malformed(format!("group {number} must list one or more ranks in rising order"));
         }
     }
     limit("the number of groups", plan.groups.len() as u64, RANKS_MAX.into())?;
@@ -109,7 +109,7 @@ pub(crate) fn sizes(plan: &Plan) -> Result<(), Fault> {
     limit("the number of members of all groups", members, u64::from(RANKS_MAX) * 4)
 }
 
-/// Checks that a proof by these classes takes neither for ever nor all memory.
+/// Checks that a proof by these classes stays within the limits of time and memory.
 pub(crate) fn limits(plan: &Plan, classes: &Classes) -> Result<(), Fault> {
     let limit = |what, value: u64, limit: u64| {
         if value <= limit { Ok(()) } else { Err(Fault::TooLarge { what, value, limit }) }
@@ -119,7 +119,7 @@ pub(crate) fn limits(plan: &Plan, classes: &Classes) -> Result<(), Fault> {
     let classes_count = classes.representatives().len() as u64;
     limit("the number of lanes of all ranks", lanes, LANES_TOTAL_MAX)?;
     limit("the work of a proof", plan.proof_work(classes), CLOCK_WORK_MAX)?;
-    // Entering a call is a signal too, and the only one that takes no step.
+    // Entering a call is a signal too, the only one without a step.
     let signals = plan.total(classes, |step| step.signals.len(), |_| 0) + classes_count;
     limit("the number of signals of a proof, times lanes", signals * rounds * lanes, KEPT_CLOCKS_MAX)?;
     let user = u64::from(plan.chunks.input) + u64::from(plan.chunks.output);
@@ -128,18 +128,18 @@ pub(crate) fn limits(plan: &Plan, classes: &Classes) -> Result<(), Fault> {
 }
 
 impl Plan {
-    /// The steps, waits, inputs, outputs, signals and loops that all ranks together go through in one tile.
+    /// The steps, waits, inputs, outputs, signals and loops of all ranks in one tile.
     pub fn work(&self) -> u64 {
         self.work_of(&Classes::trivial(self.ranks))
     }
 
-    /// The steps that all ranks together take in one tile.
+    /// The steps of all ranks in one tile.
     pub(crate) fn chunk_steps(&self) -> u64 {
         self.total(&Classes::trivial(self.ranks), |_| 1, |_| 0)
     }
 
     fn work_of(&self, classes: &Classes) -> u64 {
-        // A switch does for its asker what the asker would do with every member.
+        // A switch accesses the memory of every member.
         let members = |group: u32| self.groups.get(group as usize).map_or(0, |group| group.members.len());
         let of_input = |input: &Input| if let Input::Switch(all) = input { members(all.group) } else { 0 };
         let of_output =
@@ -149,11 +149,11 @@ impl Plan {
             let switched = step.inputs.iter().map(of_input).chain(step.outputs.iter().map(of_output));
             1 + listed + switched.sum::<usize>()
         };
-        // A walk looks at all that is written in a loop to find out whether any of it runs.
+        // A walk reads the whole body of a loop to find out whether any of it runs.
         self.total(classes, of_step, |inner| 1 + nodes_in(&inner.body))
     }
 
-    /// The work of a proof by these classes, times the clocks that each bit of it carries.
+    /// The work of a proof by these classes, times the length of a vector clock.
     pub(crate) fn proof_work(&self, classes: &Classes) -> u64 {
         let rounds = 2 * u64::from(self.rounds());
         self.work_of(classes).saturating_mul(rounds).saturating_mul(self.lanes_total())
@@ -163,7 +163,7 @@ impl Plan {
         self.programs.iter().map(|program| program.lanes.len() as u64).sum()
     }
 
-    /// Something about each step and each loop, added up over all that the representatives go through in one tile.
+    /// A number of each step and each loop, summed over all that the representatives run in one tile.
     fn total(
         &self,
         classes: &Classes,
@@ -175,13 +175,13 @@ impl Plan {
         lanes.fold(0, |sum, lane| sum.saturating_add(sum_over(&lane.nodes, &of_step, &of_loop)))
     }
 
-    /// How many tiles in a row use every slot again while its last use may still be near.
+    /// The number of consecutive tiles that reuse every slot while its last use may still be in progress.
     pub(crate) fn rounds(&self) -> u32 {
         self.channels.iter().map(|channel| channel.depth).max().unwrap_or(1) + 1
     }
 }
 
-/// Something about each step and each loop, added up over all that are met when these nodes run once.
+/// A number of each step and each loop, summed over one run of these nodes.
 fn sum_over(nodes: &[Node], of_step: &dyn Fn(&Step) -> usize, of_loop: &dyn Fn(&Loop) -> usize) -> u64 {
     let node = |node: &Node| match node {
         Node::Step(step) => of_step(step) as u64,
@@ -192,7 +192,7 @@ fn sum_over(nodes: &[Node], of_step: &dyn Fn(&Step) -> usize, of_loop: &dyn Fn(&
     nodes.iter().fold(0, |sum, each| sum.saturating_add(node(each)))
 }
 
-/// How many nodes are written here, those in loops included.
+/// The number of written nodes, those in loops included.
 fn nodes_in(nodes: &[Node]) -> usize {
     let node = |node: &Node| match node {
         Node::Step(_) => 1,

@@ -1,13 +1,13 @@
-//! Lowering: what a transport cannot do, written as what it can.
+//! Lowering: operations of switches, rewritten for transports without them.
 //!
-//! A machine without a switch that computes reads each member's memory itself and adds in the order of the ranks, and
-//! stores to each member itself. Lowering comes before verification, so that what is proved is what runs.
+//! Instead of a switch, the rank itself reads the memory of each member, adds in the order of the ranks, and stores to each
+//! member. Lowering comes before verification, so that the plan that is proved is the plan that runs.
 
 use crate::plan::{Group, Grouped, Input, Lane, Node, Op, Output, Place, Plan, Remote, Step};
 
 impl Plan {
-    /// The same plan with every sum by a switch, and every multicast, done by the rank that asked for it. Each adds in the
-    /// order of the ranks, so a plan that had a symmetry has lost it.
+    /// The same plan without switches: the rank that takes the step computes every sum and stores every multicast. Ranks add in the
+    /// order of their numbers, which breaks a symmetry, so the plan declares none.
     pub fn without_switches(mut self) -> Plan {
         let groups = std::mem::take(&mut self.groups);
         if !groups.is_empty() {

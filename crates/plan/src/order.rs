@@ -1,28 +1,29 @@
-//! In which order a plan combines the ranks of a reduction, and which order a call needs.
+//! The order in which a plan combines the ranks of a reduction, and the order that a call needs.
 //!
-//! **The canonical expression** is what a deterministic communicator computes, whatever the algorithm: the ranks in their
-//! order, one after the other, `((r0 + r1) + r2) + r3`. Floats narrower than f32 are added in f32, and where they are rounded
-//! is a part of the expression:
+//! A deterministic communicator computes **the canonical expression** with every algorithm: the ranks in their order, one
+//! after the other, `((r0 + r1) + r2) + r3`. Floats narrower than f32 are added in f32, and the places where they are
+//! rounded are part of the expression:
 //!
 //! - all-reduce, reduce and reduce-scatter combine all ranks in one step, and round once;
-//! - a scan and an exclusive scan round at each rank, because what a rank hands on is what it keeps.
+//! - a scan and an exclusive scan round at each rank, because a rank passes on the value that it keeps.
 //!
-//! Why from left to right and not a tree over the ranks: one step of n inputs is what the algorithms that read or exchange
-//! whole inputs do (one-shot, two-shot, pull, staged, exchange, pairwise, linear), so these are all eligible, at every size and in every kind
-//! of memory, and partial results in f32 never leave the registers. A tree would need partial results that are wider than the
-//! elements, in messages and scratch. What it costs: rounding errors grow with the ranks and not with their logarithm, and
-//! chains, rings and trees of messages are out.
+//! Why from left to right and not a tree over the ranks: algorithms that read or exchange whole inputs combine n inputs in
+//! one step (one-shot, two-shot, pull, staged, exchange, pairwise, linear), so they are all eligible, at every size and in
+//! every kind of memory, and partial results in f32 never leave the registers. A tree would need partial results wider than
+//! the elements, in messages and scratch. The cost: rounding errors grow with the ranks and not with their logarithm, and
+//! chains, rings and trees of messages are not eligible.
 //!
 //! Deliberately absent: whether two different expressions might have the same value.
 
 use serde::{Deserialize, Serialize};
 
-use crate::reduction::{DataType, Kind, Reduction};
+use crate::element::DataType;
+use crate::reduction::{Kind, Reduction};
 
-/// How far a plan goes in combining the ranks of its reductions in their order; and how far a call needs it to.
+/// How far a plan combines the ranks of its reductions in their order, or how far a call needs it to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Order {
-    /// An order of its own.
+    /// Any order.
     Any,
     /// The ranks in their order, with brackets anywhere.
     Ranks,
@@ -33,14 +34,14 @@ pub enum Order {
 }
 
 impl Reduction {
-    /// The order a call needs: so that its result is right, and if it is to be deterministic, so that its bits do not depend on
-    /// the plan. Elements without a type are the caller's own.
+    /// The order that a call needs: for a correct result and, if it is to be deterministic, for bits that do not depend on the
+    /// plan. Elements without a type are the caller's own.
     pub fn order(self, data_type: Option<DataType>, deterministic: bool) -> Order {
         let rounds = matches!(data_type.map(DataType::kind), Some(Kind::Float | Kind::Complex));
         match self {
             Reduction::UserDefined { commutes: true } if !deterministic => Order::Any,
             Reduction::UserDefined { commutes: false } if !deterministic => Order::Ranks,
-            // Of the caller's function nothing is known, but that its results are elements.
+            // All that is known of the caller's function is that it returns an element.
             Reduction::UserDefined { .. } => Order::LeftToRight,
             Reduction::Sum | Reduction::Product | Reduction::Average | Reduction::PremultipliedSum
                 if deterministic && rounds =>
@@ -48,18 +49,18 @@ impl Reduction {
                 let is_narrow = data_type.is_some_and(DataType::is_widened);
                 if is_narrow { Order::Canonical } else { Order::LeftToRight }
             }
-            // Sums of integers wrap around, and the least is the least in any order.
+            // Sums of integers wrap around, and a minimum does not depend on the order.
             _ => Order::Any,
         }
     }
 }
 
-/// The ranks that an expression combines in their order: from the first to one before the last.
+/// The ranks that an expression combines in their order: `start` to `end`, exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     start: u32,
     end: u32,
-    /// Whether it does so one after the other; in a single step; in a step of its own for each.
+    /// Whether it combines one after the other; all in a single step; each rank in a step of its own.
     left_to_right: bool,
     one_step: bool,
     each_rank: bool,
@@ -71,7 +72,7 @@ impl Span {
         Self { start: rank, end: rank + 1, left_to_right: true, one_step: true, each_rank: true }
     }
 
-    /// What a step makes of its inputs; nothing if it leaves the ranks' order.
+    /// The span of a step's result; nothing if the step departs from the ranks' order.
     pub(crate) fn of_step(inputs: impl IntoIterator<Item = Option<Span>>) -> Option<Span> {
         let mut inputs = inputs.into_iter();
         let first = inputs.next()??;
@@ -90,7 +91,7 @@ impl Span {
         Some(whole)
     }
 
-    /// The order of an expression that should combine so many ranks, from the first.
+    /// The order of an expression that should combine ranks 0 to `below`, exclusive.
     pub(crate) fn order(span: Option<Span>, below: u32, is_scan: bool) -> Order {
         match span.filter(|span| (span.start, span.end) == (0, below)) {
             None => Order::Any,
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn plans_that_combine_all_at_once_are_canonical_and_those_that_hand_on_are_not() {
+    fn single_step_plans_are_canonical_and_chained_ones_are_not() {
         use Algorithm::{
             Chain, Exchange, ExchangeLl, HalvingDoubling, Linear, OneShot, Pairwise, Pat, Pull,
             RecursiveDoubling, Ring, Staged, Tree, TwoShot,
@@ -147,15 +148,15 @@ mod tests {
             }
             assert_eq!(order(RecursiveDoubling, &Collective::Scan, ranks), Order::Ranks);
         }
-        // What the last of four ranks gets is the sum of two, as another has it, and the third.
+        // The last of four ranks gets the sum of the first two, as another rank has it, and the third.
         assert_eq!(order(RecursiveDoubling, &Collective::ExclusiveScan, 4), Order::Canonical);
         assert_eq!(order(RecursiveDoubling, &Collective::ExclusiveScan, 5), Order::Ranks);
-        // Of three ranks the last is added to the sum of the others, which was rounded.
+        // Of three ranks, the last is added to the rounded sum of the others.
         assert_eq!(order(RecursiveDoubling, &all_reduce, 3), Order::LeftToRight);
     }
 
     #[test]
-    fn steps_tell_brackets_and_roundings_apart() {
+    fn spans_distinguish_brackets_and_roundings() {
         let of = |ranks: &[u32]| Span::of_step(ranks.iter().map(|&rank| Some(Span::of(rank))));
         let then = |left: Option<Span>, right: Option<Span>| Span::of_step([left, right]);
         for (span, others, scans) in [
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_depends_on_the_order_needs_one() {
+    fn only_order_dependent_reductions_need_an_order() {
         let needs = |reduction: Reduction, data_type| reduction.order(data_type, true);
         assert_eq!(needs(Reduction::Sum, Some(DataType::F32)), Order::LeftToRight);
         assert_eq!(needs(Reduction::Product, Some(DataType::Complex128)), Order::LeftToRight);

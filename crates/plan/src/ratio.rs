@@ -1,4 +1,4 @@
-//! Exact fractions: shares of a buffer, and the values of formulas. Every operation says when it does not fit.
+//! Exact fractions: shares of a buffer, and the values of formulas. Operations return nothing on overflow.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -42,7 +42,7 @@ impl Ratio {
 
     /// The product, if it fits.
     pub fn times(self, other: Self) -> Option<Self> {
-        // Cancelled across first, so that a product which fits is not lost on the way.
+        // Cancels common factors first, so that a product that fits does not overflow on the way.
         let one = Self::new(self.numerator, other.denominator)?;
         let two = Self::new(other.numerator, self.denominator)?;
         Self::new(one.numerator.checked_mul(two.numerator)?, one.denominator.checked_mul(two.denominator)?)
@@ -63,7 +63,7 @@ impl Ratio {
         self.floor() + i128::from(self.denominator != 1)
     }
 
-    /// Rounded up to a count; none below zero or beyond all counts.
+    /// Rounded up to a count; none if it is negative or does not fit.
     pub fn count(self) -> Option<u64> {
         u64::try_from(self.ceil()).ok()
     }
@@ -83,7 +83,7 @@ impl From<u32> for Ratio {
 
 impl Ord for Ratio {
     fn cmp(&self, other: &Self) -> Ordering {
-        // As continued fractions, so that nothing is multiplied.
+        // Compares continued fractions, which needs no multiplication.
         let whole = self.floor().cmp(&other.floor());
         whole.then_with(|| {
             let rest = |ratio: &Self| ratio.numerator.rem_euclid(ratio.denominator);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_said() {
+    fn overflow_gives_nothing() {
         assert_eq!(Ratio::new(1, 0), None);
         assert_eq!(Ratio::ONE.over(Ratio::ZERO), None);
         let large = ratio(i128::MAX, 1);

@@ -1,52 +1,50 @@
-//! A plan that is written rank by rank, on demand.
+//! A plan whose programs are written on demand.
 //!
-//! A rank of 100,000 needs its own program and not those of the others: an algorithm returns a recipe, which holds what
-//! all programs have in common and writes any one of them. The whole plan is the recipe written out, for the verifier
-//! and for files.
+//! One rank of 100,000 needs only its own program. So an algorithm returns a recipe, which holds what all programs share
+//! and writes any one of them. The verifier and files need the whole plan, which is the recipe written out.
 
 use crate::classes::Classes;
 use crate::collective::Collective;
 use crate::plan::{Agreement, Aliasing, Chunks, Format, Plan, Program, Protocol};
 use crate::well_formed::WellFormed;
 
-/// An outline, and how to write each rank's program.
+/// An outline, and a function that writes each rank's program.
 pub struct Recipe<'a> {
     outline: Plan,
     program: Box<dyn Fn(u32) -> Program + Send + Sync + 'a>,
 }
 
 impl<'a> Recipe<'a> {
-    /// A recipe; the outline's own programs are left out.
+    /// A recipe; any programs of the outline are dropped.
     pub fn new(outline: Plan, program: impl Fn(u32) -> Program + Send + Sync + 'a) -> Self {
         Self { outline: Plan { programs: Vec::new(), ..outline }, program: Box::new(program) }
     }
 
-    /// What all ranks have in common: a plan without programs.
+    /// The plan without programs.
     pub fn outline(&self) -> &Plan {
         &self.outline
     }
 
-    /// The same plan with another protocol for all its messages. Protocols do not change what a plan means.
+    /// The same plan with another protocol for all its messages. The protocol does not change a plan's meaning.
     pub fn with_protocol(mut self, protocol: Protocol) -> Self {
         self.outline.channels.iter_mut().for_each(|channel| channel.protocol = protocol);
         self
     }
 
-    /// The same plan with at least so many messages under way in each FIFO. Senders may then run further ahead, which is for
-    /// the verifier to judge.
+    /// The same plan with at least `depth` slots in each FIFO. Senders may then run further ahead, so the plan needs a new proof.
     pub fn with_depth_of(mut self, depth: u32) -> Self {
         self.outline.channels.iter_mut().for_each(|channel| channel.depth = channel.depth.max(depth));
         self
     }
 
-    /// What one rank does.
+    /// The program of one rank.
     pub fn program(&self, rank: u32) -> Program {
         (self.program)(rank)
     }
 
-    /// As much of the plan as is needed to run it by classes whose turns keep a rank's number within each `multiple` of them (1: all
-    /// turns there are): what a simulator of many ranks runs. Recipes are written by this crate's algorithms, each of which is held
-    /// against the verifier at sizes that can be proved, so neither the programs nor their symmetry are checked here.
+    /// The part of the plan that a simulator of many ranks needs to run it by classes, whose turns are by multiples of `multiple`
+    /// ranks (1: all turns). Checks neither the programs nor their symmetry: recipes come from this crate's algorithms, whose plans
+    /// tests verify at sizes that can be proved.
     pub fn partial(&self, multiple: u32) -> Partial {
         let ranks = self.outline.ranks;
         let symmetry = self.outline.symmetry.as_ref().and_then(|symmetry| symmetry.coarser(multiple));
@@ -66,7 +64,7 @@ impl<'a> Recipe<'a> {
     }
 }
 
-/// A plan of which only some programs are written: those of the ranks that stand for the others.
+/// A plan with the programs of its classes' representatives only.
 pub struct Partial {
     plan: Plan,
     classes: Classes,
@@ -78,15 +76,15 @@ impl Partial {
         WellFormed::trusted(&self.plan)
     }
 
-    /// Which ranks stand for which.
+    /// The classes of the ranks.
     pub fn classes(&self) -> &Classes {
         &self.classes
     }
 }
 
 impl Plan {
-    /// A plan without programs, channels or counters, whose blocks are cut into `chunks` each, right in place and out
-    /// of place: a start for [`Recipe::new`] and for plans written by hand.
+    /// A plan without programs, channels or counters, whose blocks are cut into `chunks` each, for calls in place and out of
+    /// place: a start for [`Recipe::new`] and for plans written by hand.
     pub fn outline(name: &str, collective: Collective, ranks: u32, chunks: u32) -> Self {
         let (input, output) = collective.blocks(ranks);
         Self {

@@ -1,15 +1,15 @@
-//! Why a plan was refused: where, and what is wrong, in a sentence.
+//! Why the verifier refuses a plan: the place and the fault.
 
 use std::fmt;
 
 use crate::plan::{Aliasing, Buffer};
 
-/// A plan that must not run. Mend the plan at the place it names; a built-in algorithm that is refused is a bug.
+/// A plan that must not run. Correct the plan at the step it names; the refusal of a built-in algorithm is a bug.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Refusal {
     /// The name of the plan.
     pub plan: String,
-    /// The step, if one can be blamed.
+    /// The faulty step, if it is one.
     pub spot: Option<Spot>,
     /// What is wrong.
     pub fault: Box<Fault>,
@@ -32,7 +32,7 @@ pub struct Spot {
     pub rank: u32,
     /// The lane of that rank.
     pub lane: u32,
-    /// Which of the lane's written steps, from 0.
+    /// The number of the step among the lane's written steps, from 0.
     pub step: u32,
     /// The iteration of each loop around it.
     pub iterations: Vec<u32>,
@@ -49,12 +49,12 @@ impl fmt::Display for Spot {
     }
 }
 
-/// A chunk of memory, for messages.
+/// A chunk of some rank's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cell {
-    /// Whose memory.
+    /// The rank.
     pub rank: u32,
-    /// Which buffer; the output stands for both where they are one.
+    /// The buffer; in place, the one that holds both input and output.
     pub buffer: Buffer,
     /// The tile it belongs to; 0 for scratch, which all tiles share.
     pub tile: u32,
@@ -68,20 +68,20 @@ impl fmt::Display for Cell {
     }
 }
 
-/// Who touches memory.
+/// The origin of a memory access.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Toucher {
+pub enum Accessor {
     /// A step.
     Step(Spot),
     /// The user of a rank, before or after a call.
     User(u32),
 }
 
-impl fmt::Display for Toucher {
+impl fmt::Display for Accessor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Toucher::Step(spot) => write!(f, "{spot}"),
-            Toucher::User(rank) => write!(f, "the caller on rank {rank}, outside the call"),
+            Accessor::Step(spot) => write!(f, "{spot}"),
+            Accessor::User(rank) => write!(f, "the caller on rank {rank}, outside the call"),
         }
     }
 }
@@ -89,15 +89,15 @@ impl fmt::Display for Toucher {
 /// What is wrong with a plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// It breaks a rule that needs no execution to see.
+    /// It breaks a rule that can be checked without running it.
     #[error("{0}")]
     Malformed(String),
-    /// Everybody waits.
-    #[error("nothing can go on ({aliasing}): {}", .waiting.join("; "))]
+    /// All unfinished lanes wait.
+    #[error("deadlock ({aliasing}): {}", .waiting.join("; "))]
     Deadlock {
         /// How buffers were passed.
         aliasing: Aliasing,
-        /// Who waits for what, at most a few of them.
+        /// The first waiting lanes, and what each waits for.
         waiting: Vec<String>,
     },
     /// Two accesses, at least one of them a write, in no fixed order.
@@ -112,10 +112,10 @@ pub enum Fault {
         /// "reading" or "writing".
         theirs: &'static str,
         /// The other access.
-        other: Toucher,
+        other: Accessor,
     },
     /// A step reads memory that nothing has written.
-    #[error("{cell} is read before anything was written there ({aliasing})")]
+    #[error("{cell} is read before it is written ({aliasing})")]
     Unset {
         /// How buffers were passed.
         aliasing: Aliasing,
@@ -129,27 +129,29 @@ pub enum Fault {
         aliasing: Aliasing,
         /// The memory.
         cell: Cell,
-        /// What it holds.
+        /// Its content.
         found: String,
-        /// What it should hold.
+        /// The promised content.
         expected: String,
     },
-    /// A step combines what does not belong together.
+    /// A step combines different chunks.
     #[error("it combines {found}, which are different chunks ({aliasing})")]
     Mixed {
         /// How buffers were passed.
         aliasing: Aliasing,
-        /// What it combines.
+        /// The expressions.
         found: String,
     },
-    /// A step puts a chunk where another belongs, which may be shorter.
-    #[error("it puts {found} into {cell} ({aliasing}); use scratch for what is on its way")]
+    /// A step stores a chunk in the place of another, which may be shorter.
+    #[error(
+        "it stores {found} in {cell}, where it does not belong ({aliasing}); keep data in transit in scratch"
+    )]
     Misplaced {
         /// How buffers were passed.
         aliasing: Aliasing,
         /// The memory.
         cell: Cell,
-        /// What it puts there.
+        /// The expression that it stores.
         found: String,
     },
     /// Ranks combine in different orders, so their results differ in the last bits.
@@ -161,7 +163,7 @@ pub enum Fault {
         cell: Cell,
         /// The expression here.
         found: String,
-        /// A rank that does otherwise.
+        /// A rank with another expression.
         other: u32,
         /// Its expression.
         theirs: String,
@@ -174,12 +176,12 @@ pub enum Fault {
         /// The rank it does not wait for.
         other: u32,
     },
-    /// It is too large to be proved here.
+    /// It is too large to be proved.
     #[error("{what} is {value}, more than the {limit} that can be verified")]
     TooLarge {
-        /// What.
+        /// The quantity.
         what: &'static str,
-        /// How much.
+        /// Its value.
         value: u64,
         /// The limit.
         limit: u64,

@@ -1,4 +1,4 @@
-//! The symmetry that a plan declares; [`classes`](crate::classes) says what it means and checks it.
+//! The symmetry that a plan declares; [`classes`](crate::classes) defines and checks it.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Symmetry {
-    /// The digits of a rank, the most significant first: how many values each has, and whether it turns.
+    /// The digits of a rank, the most significant first.
     pub ranks: Vec<RankDigit>,
     /// The digits of a chunk of input.
     #[serde(default)]
@@ -23,7 +23,7 @@ pub struct Symmetry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RankDigit {
-    /// How many values it has.
+    /// The number of its values.
     pub size: u32,
     /// Whether it turns.
     pub turns: bool,
@@ -33,9 +33,9 @@ pub struct RankDigit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Digit {
-    /// How many values it has.
+    /// The number of its values.
     pub size: u32,
-    /// The digit of the ranks that it turns with, which has as many values.
+    /// The digit of the ranks that it turns with, which has the same size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub with: Option<u32>,
 }

@@ -1,11 +1,11 @@
-//! Traffic: what a plan moves, counted on its steps. Nothing is assumed about the algorithm that wrote it.
+//! Traffic: the data that a plan moves, counted on its steps, without knowledge of the algorithm.
 //!
-//! A message and a write to a peer are sent by the rank that takes the step; a read from a peer is sent by the owner of what
-//! is read. What a switch adds up every member sends, and the rank that asks receives; what it multicasts that rank sends
-//! once, and every member receives, itself included. A switch of the network that adds and multicasts in one step hands
-//! the sum down at once, so that the rank that asks sends and receives no more than the others.
+//! The rank that takes the step sends messages and writes to peers; the owner of the memory sends what a peer reads. For a
+//! sum by a switch every member sends and the rank that takes the step receives; for a multicast that rank sends once and
+//! every member receives, itself included. A network switch that adds and multicasts in one step sends the sum down
+//! directly, so the rank that takes the step sends and receives no more than the others.
 //!
-//! All chunks are as long as each other here: shares of the size that nccl-tests shows, which is the larger of a rank's two
+//! All chunks have the same length here: shares of the size that nccl-tests shows, which is the larger of a rank's two
 //! buffers.
 
 mod links;
@@ -16,7 +16,7 @@ use crate::plan::{Grouped, Input, Output, Remote, Step, Switch};
 use crate::ratio::Ratio;
 use crate::well_formed::WellFormed;
 
-/// What a plan moves in one tile.
+/// The data that a plan moves in one tile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Traffic {
     /// Chunks by source and target rank.
@@ -27,7 +27,7 @@ pub struct Traffic {
     chunk: Ratio,
 }
 
-/// What a rank or an island sends and receives, in chunks.
+/// Chunks that a rank or an island sends and receives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Flow {
     sent: u64,
@@ -35,7 +35,7 @@ struct Flow {
 }
 
 impl Traffic {
-    /// Counts on the steps of a plan.
+    /// Counts the traffic of a plan.
     pub fn of(plan: WellFormed<'_>) -> Self {
         let (input, output) = plan.collective.blocks(plan.ranks);
         let chunks = i128::from(input.max(output)) * i128::from(plan.chunks_per_block());
@@ -52,19 +52,19 @@ impl Traffic {
         traffic
     }
 
-    /// What goes from rank to rank, as shares of the call's size; what goes to and from switches that compute is not in it.
+    /// The traffic from rank to rank, as shares of the call's size, without that to and from switches that compute.
     pub fn pairs(&self) -> impl Iterator<Item = ((u32, u32), Ratio)> {
         self.pairs.iter().map(|(&pair, &chunks)| (pair, self.share(chunks)))
     }
 
-    /// What each rank sends to and receives from switches that compute, as shares of the call's size.
+    /// The traffic from and to each rank through switches that compute, as shares of the call's size.
     pub fn switched(&self) -> impl Iterator<Item = ((Switch, u32), [Ratio; 2])> {
         let shares = |flow: &Flow| [flow.sent, flow.received].map(|chunks| self.share(chunks));
         self.switched.iter().map(move |(&of, flow)| (of, shares(flow)))
     }
 
-    /// The most that any rank sends, or receives, inside its island, as a share of the call's size. `islands` tells the
-    /// island of each rank.
+    /// The most that any rank sends, or receives, inside its island, as a share of the call's size. `islands` holds the island
+    /// of each rank.
     pub fn most_inside(&self, islands: &[u32]) -> Ratio {
         let mut ranks = BTreeMap::<u32, Flow>::new();
         for (&(from, to), &chunks) in &self.pairs {
@@ -127,7 +127,7 @@ impl Traffic {
         }
     }
 
-    /// A chunk goes from a rank to a rank. What stays at home is no traffic.
+    /// Counts a chunk from rank to rank, unless both are the same.
     fn pair(&mut self, from: u32, to: u32) {
         if from != to {
             *self.pairs.entry((from, to)).or_default() += 1;
@@ -143,7 +143,7 @@ impl Traffic {
     }
 
     fn share(&self, chunks: u64) -> Ratio {
-        // A chunk is one over a count, so this does not leave the range of fractions.
+        // A chunk is one over a count, so the product fits.
         self.chunk.times(chunks.into()).unwrap_or(Ratio::ZERO)
     }
 }
@@ -155,7 +155,7 @@ impl Flow {
     }
 }
 
-/// Whether a step has a switch of the network add what a group holds and hand the sum to all of it.
+/// Whether a step lets a network switch add the chunks of a group and send the sum to all members.
 pub(crate) fn handed_down(plan: WellFormed<'_>, step: &Step<u32>, group: u32) -> bool {
     let sums = |input: &Input<u32>| matches!(input, Input::Switch(all) if all.group == group);
     let multicasts = |output: &Output<u32>| matches!(output, Output::Multicast(all) if all.group == group);

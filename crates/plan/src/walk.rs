@@ -1,16 +1,16 @@
-//! Walking a lane: its steps in the order they run, loops unrolled as they are met and never stored.
+//! Walking a lane: its steps in the order they run, with loops unrolled on the fly.
 //!
-//! The verifier, the oracle, the simulator and every compiler walk lanes with this one iterator, so that what a loop
-//! means is said once.
+//! The verifier, the oracle, the simulator and every compiler use this one iterator, so the meaning of a loop is defined
+//! once.
 
 use crate::plan::{Lane, Node, Step};
 
-/// A step as it is met on a walk.
+/// A step of a walk.
 #[derive(Clone, Debug)]
 pub struct Visit<'p> {
     /// The step as written.
     pub step: &'p Step,
-    /// Which of the lane's written steps it is, counted from 0 in the order they stand in the file.
+    /// The number of the step among the lane's written steps, from 0.
     pub index: u32,
     /// The iteration of each loop around it, outermost first.
     pub iterations: Vec<u32>,
@@ -22,7 +22,7 @@ impl Lane {
         Walk { stack: vec![Frame { nodes: &self.nodes, next: 0, index: 0, iteration: 0, times: 1 }] }
     }
 
-    /// How many steps a walk meets, however long the loops are.
+    /// The number of steps of a walk, computed without walking.
     pub fn length(&self) -> u64 {
         length(&self.nodes)
     }
@@ -44,7 +44,7 @@ impl Lane {
 /// The iterator behind [`Lane::walk`].
 #[derive(Clone, Debug)]
 pub struct Walk<'p> {
-    /// The loops that are open, innermost last; the lane itself is a loop of one iteration.
+    /// The current loops, innermost last; the lane itself is a loop of one iteration.
     stack: Vec<Frame<'p>>,
 }
 
@@ -87,7 +87,7 @@ impl<'p> Iterator for Walk<'p> {
                     let iterations = self.stack.iter().skip(1).map(|frame| frame.iteration).collect();
                     return Some(Visit { step, index, iterations });
                 }
-                // Going round and round over nothing would take as long as over something.
+                // Skipped: iterating over an empty body would take as long as over a full one.
                 Node::Loop(inner) if !runs(node) => frame.index += steps_in(&inner.body),
                 Node::Loop(inner) => {
                     let index = frame.index;
@@ -112,7 +112,7 @@ fn runs(node: &Node) -> bool {
     }
 }
 
-/// How many steps these nodes run.
+/// The number of steps that these nodes run.
 fn length(nodes: &[Node]) -> u64 {
     let of = |node: &Node| match node {
         Node::Step(_) => 1,
@@ -121,7 +121,7 @@ fn length(nodes: &[Node]) -> u64 {
     nodes.iter().map(of).fold(0, u64::saturating_add)
 }
 
-/// How many steps are written in these nodes.
+/// The number of written steps in these nodes.
 fn steps_in(nodes: &[Node]) -> u32 {
     nodes
         .iter()
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn loops_nest_and_vanish() {
+    fn loops_nest_and_may_be_empty() {
         let nodes = vec![
             step(0),
             repeat(0, vec![step(1)]),

@@ -1,5 +1,5 @@
-//! The rules a plan can be held to without running it: indices in range, one writer for everything, sizes that can
-//! be verified. What passes can be interpreted without surprises; whether it is right is for [`verify`](crate::verify).
+//! The rules that need no run: indices in range, one writer for everything, sizes that can be verified. The interpreter can
+//! run a plan that keeps them; whether it is correct is for [`verify`](crate::verify()).
 
 use std::ops::Deref;
 
@@ -23,23 +23,23 @@ impl Deref for WellFormed<'_> {
 }
 
 impl<'p> WellFormed<'p> {
-    /// Holds a plan to the rules.
+    /// Checks the rules.
     pub fn check(plan: &'p Plan) -> Result<Self, Refusal> {
         let refuse = |spot, fault| Refusal { plan: plan.name.clone(), spot, fault: Box::new(fault) };
         sizes(plan).map_err(|fault| refuse(None, fault))?;
         let per_tile: Vec<_> = (0..plan.ranks).map(|rank| WellFormed(plan).signals_per_tile(rank)).collect();
         let (collective, per_block) = (&plan.collective, plan.chunks_per_block());
-        let room = |rank| {
+        let sizes_of = |rank| {
             let (gives, gets) = (collective.gives(rank, plan.ranks), collective.gets(rank, plan.ranks));
             (gives * per_block, gets * per_block)
         };
-        let rooms: Vec<_> = (0..plan.ranks).map(room).collect();
+        let buffers: Vec<_> = (0..plan.ranks).map(sizes_of).collect();
         let mut traffic = FxHashMap::default();
         for (rank, program) in (0..).zip(&plan.programs) {
             let mut writers = Writers::default();
             for (number, lane) in (0..).zip(&program.lanes) {
                 for Visit { step, index, iterations } in lane.walk() {
-                    let rules = Rules { plan, per_tile: &per_tile, rooms: &rooms, rank, number, lane };
+                    let rules = Rules { plan, per_tile: &per_tile, buffers: &buffers, rank, number, lane };
                     let resolved = step.at(&iterations);
                     let spot = Spot { rank, lane: number, step: index, iterations };
                     let kept = match &resolved {
@@ -51,11 +51,11 @@ impl<'p> WellFormed<'p> {
                 }
             }
         }
-        let lopsided = traffic.into_iter().filter(|(_, traffic)| traffic.sent != traffic.received);
-        if let Some((fifo, Traffic { sent, received, first })) = lopsided.min_by_key(|(fifo, _)| *fifo) {
+        let unequal = traffic.into_iter().filter(|(_, traffic)| traffic.sent != traffic.received);
+        if let Some((fifo, Traffic { sent, received, first })) = unequal.min_by_key(|(fifo, _)| *fifo) {
             let (source, target, channel) = fifo;
             let what = format!(
-                "rank {source} sends {sent} messages to rank {target} on channel {channel} in a tile, which \
+                "in a tile, rank {source} sends {sent} messages to rank {target} on channel {channel}, and rank {target} \
                  receives {received}"
             );
             return Err(refuse(Some(first), Fault::Malformed(what)));
@@ -68,12 +68,12 @@ impl<'p> WellFormed<'p> {
         self.0
     }
 
-    /// A plan that is known to keep the rules since it was verified.
+    /// A plan that keeps the rules by construction, or because it was verified.
     pub(crate) fn trusted(plan: &'p Plan) -> Self {
         Self(plan)
     }
 
-    /// How often a rank signals each of its counters in one tile.
+    /// The number of signals of each of a rank's counters in one tile.
     pub fn signals_per_tile(&self, rank: u32) -> Vec<u32> {
         let mut signals = vec![0; self.counters as usize];
         if signals.is_empty() {
@@ -90,7 +90,7 @@ impl<'p> WellFormed<'p> {
     }
 }
 
-/// Which lane of a rank writes each counter, sends to each peer and receives from each: only one may.
+/// The lane of a rank that writes each counter, sends to each peer and receives from each. Each has one lane.
 #[derive(Default)]
 struct Writers {
     counters: FxHashMap<u32, u32>,
@@ -105,12 +105,12 @@ struct Traffic {
     first: Spot,
 }
 
-/// What is needed to judge a step of a lane.
+/// The context of a step.
 struct Rules<'p> {
     plan: &'p Plan,
     per_tile: &'p [Vec<u32>],
-    /// How many chunks of input and output each rank has.
-    rooms: &'p [(u32, u32)],
+    /// The chunks of input and output of each rank.
+    buffers: &'p [(u32, u32)],
     rank: u32,
     number: u32,
     lane: &'p Lane,
@@ -141,17 +141,17 @@ impl Rules<'_> {
         match (step.op, step.inputs.len(), step.outputs.len()) {
             (Op::Sync, 0, 0) | (Op::Copy, 1, 1..) | (Op::Reduce, 2.., 1..) => {}
             (Op::Sync, ..) => return Err("a sync step has neither inputs nor outputs".to_owned()),
-            (Op::Copy, 1, 0) | (Op::Reduce, 2.., 0) => return Err("its result goes nowhere".to_owned()),
+            (Op::Copy, 1, 0) | (Op::Reduce, 2.., 0) => return Err("it has no output".to_owned()),
             (Op::Copy, inputs, _) => return Err(format!("a copy has one input, not {inputs}")),
             (Op::Reduce, inputs, _) => {
                 return Err(format!("a reduction has at least 2 inputs, not {inputs}"));
             }
         }
-        // There is no operation to combine with, and blocks may differ in length.
+        // The call has no operation to combine with, and blocks may differ in length.
         let combines =
             step.op == Op::Reduce || step.inputs.iter().any(|input| matches!(input, Input::Switch(_)));
         if combines && !self.plan.collective.reduces() {
-            return Err(format!("a {} moves what it is given and combines nothing", self.plan.collective));
+            return Err(format!("it combines inputs, but a {} only moves data", self.plan.collective));
         }
         step.waits.iter().try_for_each(|wait| self.wait(wait))?;
         let mut seen = FxHashSet::default();
@@ -171,14 +171,14 @@ impl Rules<'_> {
                     if !seen.insert(from) {
                         return Err(format!("it receives twice from rank {from}; use two steps"));
                     }
-                    self.sole("receives from rank", from, &mut writers.receives)?;
+                    self.claim_fifo("receives from rank", from, &mut writers.receives)?;
                 }
             }
         }
         let mut seen = FxHashSet::default();
         for output in &step.outputs {
             if !seen.insert(output) {
-                return Err("the same output stands there twice".to_owned());
+                return Err("it lists the same output twice".to_owned());
             }
             match *output {
                 Output::Local(place) => self.target(self.rank, place.buffer, place.chunk)?,
@@ -192,14 +192,14 @@ impl Rules<'_> {
                 }
                 Output::Sent { to } => {
                     self.peer(to)?;
-                    self.sole("sends to rank", to, &mut writers.sends)?;
+                    self.claim_fifo("sends to rank", to, &mut writers.sends)?;
                 }
             }
         }
         let mut seen = FxHashSet::default();
         for &counter in &step.signals {
             if counter >= self.plan.counters {
-                return Err(format!("there is no counter {counter}, only {}", self.plan.counters));
+                return Err(format!("it signals counter {counter}, but there are {}", self.plan.counters));
             }
             if !seen.insert(counter) {
                 return Err(format!("it signals counter {counter} twice; use two steps"));
@@ -215,16 +215,16 @@ impl Rules<'_> {
     fn wait(&self, wait: &Wait<u32>) -> Result<(), String> {
         let (Wait::Entered { rank } | Wait::Reached { rank, .. }) = *wait;
         if rank >= self.plan.ranks {
-            return Err(format!("there is no rank {rank}, only {}", self.plan.ranks));
+            return Err(format!("it waits for rank {rank}, but there are {} ranks", self.plan.ranks));
         }
         if let Wait::Reached { counter, count, .. } = *wait {
             let Some(&signals) = self.per_tile[rank as usize].get(counter as usize) else {
-                return Err(format!("there is no counter {counter}, only {}", self.plan.counters));
+                return Err(format!("it waits for counter {counter}, but there are {}", self.plan.counters));
             };
             if count == 0 || count > signals {
                 return Err(format!(
-                    "it waits until rank {rank} has signalled counter {counter} {count} times, which happens {signals} \
-                     times in a tile"
+                    "it waits until rank {rank} has signalled counter {counter} {count} times, but rank {rank} signals it \
+                     {signals} times in a tile"
                 ));
             }
         }
@@ -233,7 +233,7 @@ impl Rules<'_> {
 
     fn peer(&self, rank: u32) -> Result<(), String> {
         if rank >= self.plan.ranks {
-            return Err(format!("there is no rank {rank}, only {}", self.plan.ranks));
+            return Err(format!("its peer is rank {rank}, but there are {} ranks", self.plan.ranks));
         }
         if rank == self.rank { Err("it names its own rank as a peer".to_owned()) } else { Ok(()) }
     }
@@ -241,10 +241,10 @@ impl Rules<'_> {
     /// The members of a group that the step's rank belongs to.
     fn group(&self, number: u32) -> Result<&[u32], String> {
         let Some(group) = self.plan.groups.get(number as usize) else {
-            return Err(format!("there is no group {number}, only {}", self.plan.groups.len()));
+            return Err(format!("it uses group {number}, but there are {}", self.plan.groups.len()));
         };
         if group.members.binary_search(&self.rank).is_err() {
-            return Err(format!("its rank is no member of group {number}"));
+            return Err(format!("its rank is not a member of group {number}"));
         }
         Ok(&group.members)
     }
@@ -252,8 +252,8 @@ impl Rules<'_> {
     fn place(&self, rank: u32, buffer: Buffer, chunk: u32) -> Result<(), String> {
         let collective = &self.plan.collective;
         let chunks = match buffer {
-            Buffer::Input => self.rooms[rank as usize].0,
-            Buffer::Output => self.rooms[rank as usize].1,
+            Buffer::Input => self.buffers[rank as usize].0,
+            Buffer::Output => self.buffers[rank as usize].1,
             Buffer::Scratch => self.plan.chunks.scratch,
         };
         if chunks == 0 && buffer == Buffer::Input {
@@ -265,7 +265,7 @@ impl Rules<'_> {
         if chunk < chunks {
             Ok(())
         } else {
-            Err(format!("there is no {buffer} chunk {chunk}, only {chunks}"))
+            Err(format!("it uses {buffer} chunk {chunk} of rank {rank}, which has {chunks}"))
         }
     }
 
@@ -276,12 +276,17 @@ impl Rules<'_> {
         self.place(rank, buffer, chunk)
     }
 
-    /// Checks that the lane has a channel, and that no other lane of the rank has the same end of the same FIFO.
-    fn sole(&self, does: &str, peer: u32, lanes: &mut FxHashMap<(u32, u32), u32>) -> Result<(), String> {
+    /// Checks that the lane's channel exists, and that no other lane of the rank has the same end of the same FIFO.
+    fn claim_fifo(
+        &self,
+        does: &str,
+        peer: u32,
+        lanes: &mut FxHashMap<(u32, u32), u32>,
+    ) -> Result<(), String> {
         let channel = self.lane.channel;
         if channel as usize >= self.plan.channels.len() {
             return Err(format!(
-                "its lane uses channel {channel}, but there are {}",
+                "its lane uses channel {channel}, but the plan has {}",
                 self.plan.channels.len()
             ));
         }

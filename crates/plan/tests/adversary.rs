@@ -1,4 +1,4 @@
-//! Plans and files made to break the verifier: right ones that were refused, and what took minutes or ended in a panic.
+//! Plans and files made to break the verifier: correct plans that it refused, and inputs that took minutes or panicked.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -8,7 +8,7 @@ use weftlink_plan::plan::{
 };
 use weftlink_plan::{Affine, Algorithm, Collective, Fault, Plan, verify, verify_by_classes};
 
-/// A plan without anything in it but these lanes of each rank.
+/// A plan with these lanes of each rank.
 fn plan(collective: Collective, ranks: u32, per_block: u32, lanes: impl Fn(u32) -> Vec<Vec<Node>>) -> Plan {
     let (input, output) = collective.blocks(ranks);
     let lane = |nodes| Lane { channel: 0, nodes };
@@ -50,7 +50,7 @@ fn one_shot(ranks: u32, chunks: u32, symmetry: Symmetry) -> Plan {
 }
 
 #[test]
-fn a_barrier_that_meets_in_a_second_lane_is_one() {
+fn a_barrier_may_synchronise_in_a_second_lane() {
     let barrier = plan(Collective::Barrier, 2, 1, |rank| {
         let meet = Step::sync().after([Wait::reached(1 - rank, 0, 1)]);
         vec![vec![], vec![Step::sync().signal(0).into(), meet.into()]]
@@ -59,7 +59,7 @@ fn a_barrier_that_meets_in_a_second_lane_is_one() {
 }
 
 #[test]
-fn a_lane_that_does_not_meet_does_not_make_a_barrier() {
+fn a_barrier_without_synchronisation_is_refused() {
     let barrier = plan(Collective::Barrier, 2, 1, |rank| {
         let meet = if rank == 0 { vec![Wait::reached(1, 0, 1)] } else { vec![] };
         vec![vec![], vec![Step::sync().signal(0).into(), Step::sync().after(meet).into()]]
@@ -83,7 +83,7 @@ fn a_cube_of_ranks_that_add_each_other_agrees_by_classes_too() {
         let bits = ranks.ilog2() as usize;
         let ranks = vec![RankDigit { size: 2, turns: true }; bits];
         plan.symmetry = Some(Symmetry { ranks, input: vec![], output: vec![], scratch: vec![] });
-        // The lower rank's part comes first, which a turn does not keep; adding one's own first does.
+        // A turn does not preserve that the lower rank's part comes first, but that a rank's own part comes first.
         for node in plan.programs.iter_mut().flat_map(|program| &mut program.lanes[0].nodes) {
             let Node::Step(step) = node else { continue };
             if let [Input::Received { .. }, Input::Local(_)] = step.inputs[..] {
@@ -119,7 +119,7 @@ fn a_cube_of_many_ranks_is_not_refused_for_its_digits() {
 }
 
 #[test]
-fn what_never_runs_may_name_anything() {
+fn steps_that_never_run_may_name_anything() {
     let symmetry = Symmetry { ranks: turning(2), input: vec![], output: vec![], scratch: vec![] };
     let mut plan = one_shot(2, 1, symmetry);
     plan.agreement = weftlink_plan::plan::Agreement::UpToRounding;
@@ -141,12 +141,12 @@ fn chunks_that_do_not_turn_cost_no_more_than_others() {
 }
 
 #[test]
-fn many_groups_are_not_looked_through_at_every_step() {
+fn many_groups_are_not_searched_at_every_step() {
     const GROUPS: u32 = 1 << 16;
     const CHUNKS: u32 = 1 << 17;
     let mut plan = plan(Collective::AllReduce, 2, CHUNKS, |rank| {
         let group = GROUPS - 2 + rank;
-        // The first does not say that it goes around, so that the two have to be walked to be compared.
+        // The first has no modulus, so the two have to be walked to be compared.
         let (base, modulo) = if rank == 0 { (0, None) } else { ((CHUNKS / 2).into(), Some(CHUNKS)) };
         let chunk = Affine { offset: 0, base, by: vec![1], modulo };
         let own = Input::Switch(Grouped { group, buffer: Buffer::Input, chunk: chunk.clone() });
@@ -193,8 +193,8 @@ fn a_walk_for_each_turn_is_bounded() {
 }
 
 #[test]
-fn what_only_moves_combines_nothing() {
-    // Blocks of different lengths, added to where nobody looks.
+fn collectives_that_only_move_data_combine_nothing() {
+    // Blocks of different lengths, added in unused memory.
     let mut plan = plan(Collective::AllGather, 2, 1, |rank| {
         let theirs = || Input::held_by(1 - rank, rank, Place::input(0));
         let own = || Input::Local(Place::input(0));
@@ -212,7 +212,7 @@ fn what_only_moves_combines_nothing() {
 }
 
 #[test]
-fn a_byte_order_mark_is_no_part_of_a_file() {
+fn a_byte_order_mark_is_skipped() {
     let file = r#"<algo name="ä" proto="LL" nchunksperloop="1" ngpus="1" coll="allreduce" inplace="1">
   <gpu id="0" i_chunks="1" o_chunks="1" s_chunks="0"><ä/><tb id="0" send="-1" recv="-1" chan="0"></tb></gpu></algo>"#;
     Plan::from_msccl(file).unwrap();
@@ -220,7 +220,7 @@ fn a_byte_order_mark_is_no_part_of_a_file() {
 }
 
 #[test]
-fn blocks_that_all_touch_the_same_scratch_are_read_in_seconds() {
+fn blocks_that_all_access_the_same_scratch_are_read_in_seconds() {
     let mut file = String::from(
         r#"<algo name="x" proto="LL" nchunksperloop="71" ngpus="1" coll="allreduce" inplace="1">
 <gpu id="0" i_chunks="71" o_chunks="71" s_chunks="4047">"#,
@@ -240,7 +240,7 @@ fn blocks_that_all_touch_the_same_scratch_are_read_in_seconds() {
 }
 
 #[test]
-fn what_is_too_long_for_a_file_is_not_rolled_out() {
+fn plans_too_long_for_a_file_are_not_unrolled() {
     let mut plan = Algorithm::Ring.plan(1, 1);
     let nothing = Step::copy(Input::Local(Place::input(0))).to(Output::Local(Place::output(0)));
     plan.programs[0].lanes[0].nodes = vec![Node::repeat((1 << 20) + 1, [nothing])];

@@ -1,4 +1,4 @@
-//! Every algorithm and every collective it does: proved on many layouts, and right on elements at any count.
+//! Every algorithm and each of its collectives: proved on many layouts, and correct on elements at any count.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -6,7 +6,7 @@ use weftlink_plan::domain::elements::oracle;
 use weftlink_plan::plan::{Node, Protocol, Wait};
 use weftlink_plan::{Algorithm, Collective, Cut, Layout, Plan, verify};
 
-/// The collectives to try with so many ranks: every kind, from and to several roots.
+/// The collectives to test on a number of ranks: every kind, with several roots.
 fn collectives(ranks: u32) -> Vec<Collective> {
     let roots: Vec<u32> = match ranks {
         1..=9 => (0..ranks).collect(),
@@ -40,8 +40,8 @@ fn tori(ranks: u32) -> Vec<[u32; 3]> {
     tori
 }
 
-/// Lists of messages: none, all to themselves, everybody to everybody several times, two that both send first, and some
-/// that look random.
+/// Lists of messages: none, each rank to itself, all to all several times, two ranks that both send first, and a pseudo-random
+/// one.
 fn messages(ranks: u32) -> Vec<Vec<(u32, u32)>> {
     let last = ranks - 1;
     let both = [(0, last), (last, 0)].repeat(5);
@@ -93,13 +93,13 @@ fn all_are_proved_on_islands() {
     for (islands, each) in [(2, 1), (2, 3), (2, 4), (3, 3), (4, 2), (5, 2), (4, 8)] {
         prove(&Layout::grid(islands, each, 1));
     }
-    // Islands of different sizes, whose ranks are not in order, and inside which not everyone reaches everyone.
+    // Islands of different sizes without switches, whose ranks are not in order.
     let islands = vec![vec![3, 0], vec![5, 1, 6, 7], vec![2], vec![4, 8]];
     prove(&Layout { islands, switched: false, ..Layout::flat(9, 2) });
 }
 
-/// What a block of output should hold, from what the collective is and not from how the crate promises it. Element i of
-/// block b of rank r is given as `number(r, b, i)`.
+/// The expected content of a block of output, independent of the crate's own promises. Element i of block b of rank r's input is
+/// `number(r, b, i)`.
 fn expected(
     collective: &Collective,
     ranks: u32,
@@ -137,7 +137,7 @@ fn expected(
             let mut there = at;
             there[dimension] = (at[dimension] + if block.is_multiple_of(2) { size - 1 } else { 1 }) % size;
             let neighbour = (there[0] * y + there[1]) * z + there[2];
-            // What it gave to the one on its other side, which is here.
+            // The neighbour's block in the opposite direction.
             Some(number(neighbour, if block.is_multiple_of(2) { block + 1 } else { block - 1 }))
         }
         Collective::Barrier => None,
@@ -145,7 +145,7 @@ fn expected(
 }
 
 #[test]
-fn all_give_what_the_collective_is() {
+fn all_compute_their_collective() {
     for ranks in (1..=9).chain([16, 17]) {
         for plan in plans(&Layout::flat(ranks, 2)) {
             if ranks <= 5 {
@@ -153,13 +153,13 @@ fn all_give_what_the_collective_is() {
             }
             let plan = verify(plan).unwrap();
             for count in [0, 1, 7, 100] {
-                gives_what_the_collective_is(&plan, count);
+                computes_its_collective(&plan, count);
             }
         }
     }
 }
 
-fn gives_what_the_collective_is(plan: &weftlink_plan::Verified, count: usize) {
+fn computes_its_collective(plan: &weftlink_plan::Verified, count: usize) {
     let (collective, ranks) = (&plan.collective, plan.ranks);
     let number = |rank: u32, block: usize, at: usize| {
         1_000_003 * u64::from(rank + 1) + 1009 * block as u64 + at as u64
@@ -192,7 +192,7 @@ fn gives_what_the_collective_is(plan: &weftlink_plan::Verified, count: usize) {
 }
 
 #[test]
-fn all_are_proved_with_flags_beside_the_payload() {
+fn all_are_proved_with_ll() {
     for ranks in [1, 2, 3, 5, 8, 9] {
         for collective in collectives(ranks) {
             for algorithm in Algorithm::ALL {
@@ -222,11 +222,11 @@ fn only_two_shot_writes_to_peers() {
     }
     let reaches = |algorithm| samples(algorithm).any(|plan| plan.needs_windows());
     assert!(reaches(Algorithm::Pull) && reaches(Algorithm::OneShot) && !reaches(Algorithm::Staged));
-    // What a switch hands out is written to all of its group.
+    // A multicast writes to all members of its group.
     assert!(Algorithm::Nvls.plan(4, 1).writes_to_peers());
 }
 
-/// Plans that reuse staging memory wait no more often than they must: without any one of these waits they are refused.
+/// Plans that reuse staging memory have no unnecessary waits: without any one of them they are refused.
 #[test]
 fn every_wait_for_staging_memory_is_needed() {
     let mut refused = 0;

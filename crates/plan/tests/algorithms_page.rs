@@ -1,5 +1,5 @@
-//! docs/algorithms.md and its pictures: written from the headers of the algorithms' files and from their plans. `make bless`
-//! writes them afresh.
+//! docs/algorithms.md and its pictures are generated from the headers of the algorithms' files and from their plans. `make bless`
+//! updates them.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,23 +16,23 @@ const INTRODUCTION: &str = "\
 
 <!-- Written by `make bless` from the headers of crates/plan/src/algorithms/*.rs; change those. -->
 
-Every algorithm is one file that writes plans. What this page says of it stands at the top of that file, and a test counts
-hops and bytes on the plans and compares them with the formulas below; the pictures are drawn from the plans too.
+Every algorithm is one file that writes plans. This page is generated from the headers of these files. A test counts hops and
+bytes on the plans and compares them with the formulas below; the pictures are drawn from the plans too.
 
 Formulas are for one tile along one ring, on m equal islands of g ranks, n = m g in all, with the root at rank 0. S is the size
 that nccl-tests shows: the buffer of an all-reduce, reduce, broadcast or scan, all n blocks of the others; one rank's blocks
 for neighbours (on a torus of m x g) and messages (each rank sends one to the next).
 
-- **hops inside, hops across**: messages from another rank, or waits for one, in a row, on the longest way through the plan:
-  the way with most hops between islands, and of those the one with most inside them.
-- **bytes of a rank**: the most that a rank sends, or receives, inside its island. What a switch adds up every member
-  sends; what it multicasts every member receives.
+- **hops inside, hops across**: messages from another rank, or waits for one, on the longest path through the plan: the path
+  with the most hops between islands, and of those the one with the most inside them.
+- **bytes of a rank**: the most that a rank sends, or receives, inside its island. For a sum by a switch every member sends; for
+  a multicast every member receives.
 - **bytes of an island**: the most that an island sends to others, or receives.
 
 `[m>1]` is 1 if m > 1 and else 0; `log2` rounds up; `pow2(x)` is the largest power of two not above x; `<=` is an upper bound.
 
-In the pictures a column is a hop, an arrow a chunk or several, and the numbers say which: by number of the chunk where
-ranks add, by owner where they only pass on.
+In the pictures a column is a hop and an arrow is one or more chunks, labelled with the chunk's number if ranks add, and with its
+owner if they only forward.
 ";
 
 #[test]
@@ -43,7 +43,7 @@ fn the_page_is_current() {
     for algorithm in Algorithm::ALL {
         let file = algorithm.source().0;
         let names: Vec<_> = Algorithm::ALL.into_iter().filter(|other| other.source().0 == file).collect();
-        // A file that writes two algorithms has one section, at the plainer name.
+        // A file with two algorithms has one section, under the shorter name.
         if names.last() != Some(&algorithm) {
             continue;
         }
@@ -61,11 +61,10 @@ fn the_page_is_current() {
     assert_eq!(found, pictures, "docs/algorithms holds these pictures and nothing else");
 }
 
-/// More arrows than this between two columns are a thicket.
+/// The maximum number of arrows between two columns of a readable picture.
 const ARROWS_MAX: usize = 30;
 
-/// What is drawn: the plan for the first collective of the table, on two islands of four ranks if that is possible and can be
-/// read.
+/// The plan to draw: for the first collective of the table, on two islands of four ranks if that is possible and readable.
 fn example(algorithm: Algorithm) -> (Plan, String) {
     let name = algorithm.header().rows[0].collective;
     let mut drawn = Vec::new();
@@ -118,7 +117,7 @@ fn cell(amount: &Amount) -> String {
     format!("`{}{}`", if amount.is_bound { "<= " } else { "" }, amount.formula.text())
 }
 
-/// Prose without the links that only rustdoc understands: ``[`X`]`` and `[text](crate::X)` become their text.
+/// Prose without rustdoc links: ``[`X`]`` and `[text](crate::X)` become their text.
 fn plain(text: &str) -> String {
     let mut plain = String::new();
     let mut rest = text;
@@ -138,7 +137,7 @@ fn plain(text: &str) -> String {
     plain + rest
 }
 
-/// Compares a file with what it should be, or writes it.
+/// Compares a file with its expected content, or writes it.
 fn check(path: &Path, text: &str) {
     if std::env::var_os("WEFT_BLESS").is_some() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -147,7 +146,7 @@ fn check(path: &Path, text: &str) {
     let found = std::fs::read_to_string(path).unwrap_or_default();
     assert!(
         found == text,
-        "{} is not what the algorithms' files say; `make bless` writes it",
+        "{} does not match the algorithms' files; `make bless` updates it",
         path.display()
     );
 }

@@ -1,4 +1,4 @@
-//! What the cuts of fabrics allow, against what can be worked out by hand.
+//! Bounds of fabrics, compared with values computed by hand.
 
 mod wired;
 
@@ -23,14 +23,14 @@ const ALL: [Collective; 10] = [
 ];
 
 fn bound(spec: &str, collective: Collective) -> Bound {
-    Bounds::of(&fabric(spec)).bound(&collective).expect("its ranks are joined")
+    Bounds::of(&fabric(spec)).bound(&collective).expect("its ranks are connected")
 }
 
 fn without_switches(spec: &str) -> Bound {
-    Bounds::of(&fabric(spec)).bound_without_switches(&Collective::AllReduce).expect("its ranks are joined")
+    Bounds::of(&fabric(spec)).bound_without_switches(&Collective::AllReduce).expect("its ranks are connected")
 }
 
-/// The bound in MB/s, and words that its cut must have.
+/// Checks a bound in MB/s, and the words of its cut.
 #[track_caller]
 fn is(bound: &Bound, mb_per_second: u64, words: &str) {
     assert_eq!(bound.bytes_per_second / 1_000_000, mb_per_second, "{}", bound.cut);
@@ -38,8 +38,8 @@ fn is(bound: &Bound, mb_per_second: u64, words: &str) {
 }
 
 #[test]
-fn ports_bound_what_a_switch_joins() {
-    // 18 links of 20.6 GB/s. Among eight without help 2·7 buffers cross eight ports, with it one crosses each.
+fn ports_bound_a_switched_island() {
+    // 18 links of 20.6 GB/s. Without switches that add, 2·7 buffers cross eight ports; with them, one crosses each.
     is(&without_switches("hgx-h100"), 370_800 * 8 / 14, "all 8 GPUs together");
     is(&bound("hgx-h100", Collective::AllReduce), 370_800, "out of gpu0");
     is(&bound("hgx-h100", Collective::AllGather), 370_800 * 8 / 7, "into gpu0");
@@ -48,13 +48,13 @@ fn ports_bound_what_a_switch_joins() {
     is(&bound("hgx-h100", Collective::Broadcast { root: 3 }), 370_800, "into gpu0");
     is(&bound("hgx-h100", Collective::Gather { root: 3 }), 370_800 * 8 / 7, "into gpu3");
     is(&bound("hgx-h100", Collective::Scatter { root: 3 }), 370_800 * 8 / 7, "out of gpu3");
-    // These switches only pass data on.
+    // These switches only forward.
     is(&bound("hgx-a100", Collective::AllReduce), 240_000 * 8 / 14, "all 8 GPUs together");
 }
 
 #[test]
 fn cuts_through_links_bound_a_mesh() {
-    // Six links of 20 GB/s out of each GPU, and no more between the quads: an all-to-all feels that.
+    // Six links of 20 GB/s out of each GPU, and no more between the quads, which limits an all-to-all.
     is(&bound("dgx-1-v100", Collective::AllReduce), 120_000 * 8 / 14, "all 8 GPUs together");
     is(&bound("dgx-1-v100", Collective::AllToAll), 60_000, "ranks 0 to 3");
     is(&bound("dgx-1-v100", Collective::Reduce { root: 0 }), 120_000, "into gpu0");
@@ -65,7 +65,7 @@ fn cuts_through_links_bound_a_mesh() {
 
 #[test]
 fn the_narrowest_level_bounds_a_host_without_links() {
-    // Slots of 24 GB/s, sockets joined by 16 GB/s.
+    // Slots of 24 GB/s, 16 GB/s between sockets.
     is(&bound("8x-rtx4090", Collective::AllReduce), 24_000 * 8 / 14, "all 8 GPUs together");
     is(&bound("8x-rtx4090", Collective::Broadcast { root: 0 }), 16_000, "ranks 0 to 3");
     is(&bound("8x-rtx4090", Collective::AllToAll), 8_000, "ranks 0 to 3");
@@ -74,7 +74,7 @@ fn the_narrowest_level_bounds_a_host_without_links() {
 
 #[test]
 fn nics_bound_a_cluster() {
-    // Eight NICs of 48 GB/s. InfiniBand switches add up; without them 2·15 buffers leave 16 hosts.
+    // Eight NICs of 48 GB/s. InfiniBand switches add; without them 2·15 buffers leave 16 hosts.
     is(&bound("16x hgx-h100 + 8x ndr", Collective::AllReduce), 384_000, "island");
     is(&without_switches("16x hgx-h100 + 8x ndr"), 384_000 * 16 / 30, "all 16 islands together");
     is(&bound("16x hgx-h100 + 8x ndr", Collective::AllToAll), 384_000 * 16 / 15 / 8, "island");
@@ -82,25 +82,25 @@ fn nics_bound_a_cluster() {
 }
 
 #[test]
-fn uplinks_bound_what_crosses_pods() {
-    // 51 hosts below each group of leaves, whose uplinks are a quarter of what they take.
+fn uplinks_bound_traffic_between_pods() {
+    // 51 hosts below each group of leaves, whose uplinks have a quarter of the rate of their ports.
     let bound = bound("100x hgx-h100 + 8x ndr, oversubscribed 4:1", Collective::AllToAll);
     assert!(bound.cut.contains("below leaf0"), "{}", bound.cut);
     let fair =
-        Bounds::of(&fabric("100x hgx-h100 + 8x ndr")).bound(&Collective::AllToAll).expect("it is joined");
+        Bounds::of(&fabric("100x hgx-h100 + 8x ndr")).bound(&Collective::AllToAll).expect("it is connected");
     assert!(bound.bytes_per_second < fair.bytes_per_second * 2 / 3, "{} {}", bound.cut, fair.cut);
 }
 
 #[test]
-fn messages_bound_by_what_they_cross() {
-    // Everybody sends one message to the next: a slot carries one each way, the sockets too.
+fn messages_are_bound_by_the_cuts_they_cross() {
+    // Every rank sends one message to the next: a slot carries one each way, the sockets too.
     let around =
         |ranks: u32| Collective::SendReceive { messages: (0..ranks).map(|r| (r, (r + 1) % ranks)).collect() };
     is(&bound("8x-rtx4090", around(8)), 16_000, "ranks 0 to 3");
     is(&bound("hgx-h100", around(8)), 370_800, "out of gpu0");
     // Six blocks a rank, four of them to other ranks: before and behind are the same one, and twice it is the rank itself.
     is(&bound("4x-gh200", Collective::Neighbours { torus: [1, 2, 2] }), 370_800 * 6 / 4, "out of gpu0");
-    // One buffer crosses each port of a scan, and none at its ends need do both.
+    // In a scan, one buffer crosses each port, and those of the first and last rank in one direction only.
     is(&bound("hgx-h100", Collective::Scan), 370_800, "gpu");
     let bounds = Bounds::of(&fabric("hgx-h100"));
     assert_eq!(bounds.bound(&Collective::Barrier), None);
@@ -122,7 +122,7 @@ fn a_wider_fabric_has_no_lower_bound() {
 }
 
 #[test]
-fn help_by_switches_never_lowers_a_bound() {
+fn switches_that_add_never_lower_a_bound() {
     for (name, fabric) in every_fabric() {
         let bounds = Bounds::of(&fabric);
         for collective in ALL {
@@ -135,7 +135,7 @@ fn help_by_switches_never_lowers_a_bound() {
 }
 
 #[test]
-fn nobody_waits_for_a_lone_rank_nor_for_strangers() {
+fn single_and_unconnected_ranks_have_no_bound() {
     let mut builder = FabricBuilder::new("one");
     builder.add(None, DeviceKind::Gpu(Gpu::default()));
     let one = builder.finish().expect("it is a fabric");
@@ -144,7 +144,7 @@ fn nobody_waits_for_a_lone_rank_nor_for_strangers() {
 }
 
 #[test]
-fn many_hosts_bound_like_few() {
+fn many_hosts_have_the_bound_of_few() {
     let [few, many] =
         ["2x hgx-h100 + 8x ndr", "1250x hgx-h100 + 8x ndr"].map(|spec| bound(spec, Collective::AllReduce));
     assert_eq!(few, many);

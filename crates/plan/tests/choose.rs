@@ -1,8 +1,8 @@
-//! What is chosen on which fabric, against what is known of these machines, and what must hold of every choice.
+//! Choices on known machines, and properties of every choice.
 
 use weftlink_fabric::{Fabric, resolve};
-use weftlink_plan::choose::{Breakpoints, Candidate, Choice, Chooser, Verdict, bus_factor};
-use weftlink_plan::cost::{Ground, Picoseconds};
+use weftlink_plan::choose::{Breakpoints, Choice, Chooser, RankedCandidate, Verdict, bus_factor};
+use weftlink_plan::cost::{Picoseconds, Placement};
 use weftlink_plan::plan::Protocol;
 use weftlink_plan::{Algorithm, Collective};
 
@@ -23,23 +23,24 @@ fn fabric(spec: &str) -> Fabric {
     resolve(spec).unwrap_or_else(|error| panic!("{spec}: {error}"))
 }
 
-fn choose(collective: &Collective, ground: &Ground<'_>, bytes: u64) -> Choice {
-    Chooser::new(collective, false, ground).choose(bytes)
+fn choose(collective: &Collective, placement: &Placement<'_>, bytes: u64) -> Choice {
+    Chooser::new(collective, false, placement).choose(bytes)
 }
 
-fn breakpoints(collective: &Collective, ground: &Ground<'_>, sizes: (u64, u64)) -> Breakpoints {
-    Chooser::new(collective, false, ground).breakpoints(sizes)
+fn breakpoints(collective: &Collective, placement: &Placement<'_>, sizes: (u64, u64)) -> Breakpoints {
+    Chooser::new(collective, false, placement).breakpoints(sizes)
 }
 
-fn chosen(spec: &str, collective: &Collective, bytes: u64) -> Candidate {
+fn chosen(spec: &str, collective: &Collective, bytes: u64) -> RankedCandidate {
     let fabric = fabric(spec);
-    let choice = choose(collective, &Ground::of(&fabric), bytes);
-    choice.chosen().unwrap_or_else(|| panic!("{spec}: nobody may stand")).clone()
+    let choice = choose(collective, &Placement::of(&fabric), bytes);
+    choice.chosen().unwrap_or_else(|| panic!("{spec}: no candidate")).clone()
 }
 
-fn find(choice: &Choice, algorithm: Algorithm, protocol: Option<Protocol>) -> &Candidate {
-    let wanted = |candidate: &&Candidate| (candidate.algorithm, candidate.protocol) == (algorithm, protocol);
-    choice.candidates.iter().find(wanted).unwrap_or_else(|| panic!("{algorithm} did not stand"))
+fn find(choice: &Choice, algorithm: Algorithm, protocol: Option<Protocol>) -> &RankedCandidate {
+    let wanted =
+        |candidate: &&RankedCandidate| (candidate.algorithm, candidate.protocol) == (algorithm, protocol);
+    choice.candidates.iter().find(wanted).unwrap_or_else(|| panic!("{algorithm} is not a candidate"))
 }
 
 fn every_collective(ranks: u32) -> impl Iterator<Item = Collective> {
@@ -50,21 +51,21 @@ fn every_collective(ranks: u32) -> impl Iterator<Item = Collective> {
 }
 
 #[test]
-fn one_switched_island_takes_words_then_the_switch() {
+fn a_switched_island_takes_ll_then_the_switch() {
     let small = chosen("hgx-h100", &Collective::AllReduce, 8);
     assert_eq!((small.algorithm, small.protocol), (Algorithm::ExchangeLl, Some(Protocol::Ll)));
     assert_eq!(chosen("hgx-h100", &Collective::AllReduce, 64 << 20).algorithm, Algorithm::Nvls);
-    // These switches only pass data on.
+    // These switches only forward.
     assert_ne!(chosen("hgx-a100", &Collective::AllReduce, 64 << 20).algorithm, Algorithm::Nvls);
 }
 
-/// NCCL's own model of 8 H100 on NVSwitches, worked out by hand from its constants.
+/// NCCL's own model of 8 H100 on NVSwitches, computed by hand from its constants.
 #[test]
-fn times_are_those_that_nccl_predicts() {
+fn times_match_nccl_s_model() {
     let fabric = fabric("hgx-h100");
-    let ground = Ground::of(&fabric);
+    let placement = Placement::of(&fabric);
     let (small, large) =
-        (choose(&Collective::AllReduce, &ground, 8), choose(&Collective::AllReduce, &ground, 1 << 30));
+        (choose(&Collective::AllReduce, &placement, 8), choose(&Collective::AllReduce, &placement, 1 << 30));
     for (protocol, nanoseconds, algbw_mb) in [
         (Protocol::Ll, 15_000, 80_600),
         (Protocol::Ll128, 40_600, 189_300),
@@ -84,14 +85,14 @@ fn times_are_those_that_nccl_predicts() {
 }
 
 #[test]
-fn links_that_lead_around_make_rings() {
+fn a_mesh_takes_rings() {
     let fabric = fabric("dgx-1-v100");
-    let ground = Ground::of(&fabric);
-    let table = breakpoints(&Collective::AllReduce, &ground, (8, 1 << 30));
-    let last = table.ranges.last().expect("somebody is chosen");
+    let placement = Placement::of(&fabric);
+    let table = breakpoints(&Collective::AllReduce, &placement, (8, 1 << 30));
+    let last = table.ranges.last().expect("a candidate is chosen");
     assert_eq!(last.algorithm, Algorithm::Ring, "{table:?}");
     // All six links of each GPU: 2·7/8 of the bytes at 120 GB/s.
-    let ring = choose(&Collective::AllReduce, &ground, 1 << 30);
+    let ring = choose(&Collective::AllReduce, &placement, 1 << 30);
     let busbw = find(&ring, Algorithm::Ring, Some(Protocol::Simple)).busbw;
     assert!((115_000_000_000..=120_000_000_000).contains(&busbw), "{busbw}");
 }
@@ -99,19 +100,19 @@ fn links_that_lead_around_make_rings() {
 #[test]
 fn many_hosts_take_trees_when_small_and_all_their_nics_when_large() {
     let fabric = fabric("16x hgx-h100 + 8x ndr");
-    let ground = Ground::of(&fabric);
-    let chooser = Chooser::new(&Collective::AllReduce, false, &ground).without(&SHARP);
-    let algorithm = |bytes| chooser.choose(bytes).chosen().expect("somebody is chosen").algorithm;
+    let placement = Placement::of(&fabric);
+    let chooser = Chooser::new(&Collective::AllReduce, false, &placement).without(&SHARP);
+    let algorithm = |bytes| chooser.choose(bytes).chosen().expect("a candidate is chosen").algorithm;
     assert!([Algorithm::Tree, Algorithm::RecursiveDoubling].contains(&algorithm(8)), "{}", algorithm(8));
     let large = algorithm(1 << 30);
     assert!([Algorithm::Hierarchical, Algorithm::NvlsTree, Algorithm::Ring].contains(&large), "{large}");
     assert!(chooser.choose(8).candidates.iter().any(|candidate| {
         candidate.algorithm == Algorithm::CollnetDirect
-            && candidate.verdict == Verdict::RuledOut("left out as asked".to_owned())
+            && candidate.verdict == Verdict::RuledOut("left out by the caller".to_owned())
     }));
 }
 
-/// The smallest job is the one that all ranks' own words say: nothing that is part of it takes longer to start.
+/// No collective that is a part of an all-reduce takes longer to start than the all-reduce.
 #[test]
 fn a_part_takes_no_longer_than_the_whole() {
     let time = |collective| chosen("hgx-h100", &collective, 8).time().expect("it is predicted");
@@ -124,13 +125,13 @@ fn a_part_takes_no_longer_than_the_whole() {
 #[test]
 fn the_bound_follows_what_is_left_out() {
     let fabric = fabric("16x hgx-h100 + 8x ndr");
-    let ground = Ground::of(&fabric);
+    let placement = Placement::of(&fabric);
     let rate = |chooser: &Chooser<'_, '_>| chooser.bound().map(|bound| bound.bytes_per_second);
-    let all = Chooser::new(&Collective::AllReduce, false, &ground);
+    let all = Chooser::new(&Collective::AllReduce, false, &placement);
     assert!(all.switches_add_in_bound());
-    let uses_switch = |candidate: &Candidate| candidate.switch.is_some();
+    let uses_switch = |candidate: &RankedCandidate| candidate.switch.is_some();
     assert!(all.choose(1 << 30).candidates.iter().any(uses_switch));
-    let by_ranks = Chooser::new(&Collective::AllReduce, false, &ground).without(&[
+    let by_ranks = Chooser::new(&Collective::AllReduce, false, &placement).without(&[
         Algorithm::CollnetDirect,
         Algorithm::CollnetChain,
         Algorithm::NvlsTree,
@@ -140,13 +141,13 @@ fn the_bound_follows_what_is_left_out() {
 }
 
 #[test]
-fn what_stays_at_home_does_not_travel() {
+fn messages_to_the_own_rank_cost_nothing() {
     let fabric = fabric("hgx-h100");
-    let ground = Ground::of(&fabric);
+    let placement = Placement::of(&fabric);
     let to_oneself = Collective::SendReceive { messages: vec![(0, 0)] };
     for nothing in [to_oneself, Collective::Barrier] {
-        let choice = choose(&nothing, &ground, 1 << 20);
-        let chosen = choice.chosen().expect("somebody is chosen");
+        let choice = choose(&nothing, &placement, 1 << 20);
+        let chosen = choice.chosen().expect("a candidate is chosen");
         assert_eq!((chosen.algbw, chosen.busbw), (0, 0), "{nothing}");
     }
     let (ring, torus) =
@@ -155,9 +156,9 @@ fn what_stays_at_home_does_not_travel() {
 }
 
 #[test]
-fn memory_is_not_reached_over_a_network() {
+fn peer_memory_is_impossible_over_a_network() {
     let fabric = fabric("2x hgx-h100 + 8x ndr");
-    let choice = choose(&Collective::AllReduce, &Ground::of(&fabric), 8);
+    let choice = choose(&Collective::AllReduce, &Placement::of(&fabric), 8);
     let verdict = &find(&choice, Algorithm::TwoShot, None).verdict;
     assert!(matches!(verdict, Verdict::RuledOut(why) if why.contains("network")), "{verdict:?}");
 }
@@ -166,12 +167,12 @@ fn memory_is_not_reached_over_a_network() {
 fn every_algorithm_appears_with_a_reason() {
     for spec in FABRICS {
         let fabric = fabric(spec);
-        let ground = Ground::of(&fabric);
-        for collective in every_collective(ground.layout().ranks()) {
-            let choice = choose(&collective, &ground, 1 << 20);
+        let placement = Placement::of(&fabric);
+        for collective in every_collective(placement.layout().ranks()) {
+            let choice = choose(&collective, &placement, 1 << 20);
             for algorithm in Algorithm::ALL {
                 let rows = choice.candidates.iter().filter(|candidate| candidate.algorithm == algorithm);
-                assert!(rows.count() > 0, "{spec}: {collective} knows nothing of {algorithm}");
+                assert!(rows.count() > 0, "{spec}: {collective} does not list {algorithm}");
             }
             for (place, candidate) in choice.candidates.iter().enumerate() {
                 match &candidate.verdict {
@@ -181,7 +182,8 @@ fn every_algorithm_appears_with_a_reason() {
                     }
                 }
             }
-            let times: Vec<Picoseconds> = choice.candidates.iter().filter_map(Candidate::time).collect();
+            let times: Vec<Picoseconds> =
+                choice.candidates.iter().filter_map(RankedCandidate::time).collect();
             assert!(times.is_sorted(), "{spec}: {collective}: {times:?}");
         }
     }
@@ -191,9 +193,9 @@ fn every_algorithm_appears_with_a_reason() {
 fn no_prediction_beats_the_bound_or_a_smaller_call() {
     for spec in FABRICS {
         let fabric = fabric(spec);
-        let ground = Ground::of(&fabric);
-        for collective in every_collective(ground.layout().ranks()) {
-            let chooser = Chooser::new(&collective, false, &ground);
+        let placement = Placement::of(&fabric);
+        for collective in every_collective(placement.layout().ranks()) {
+            let chooser = Chooser::new(&collective, false, &placement);
             let mut before: Vec<((Algorithm, Option<Protocol>), Picoseconds)> = Vec::new();
             for bytes in (3..36).map(|power| 1_u64 << power) {
                 for candidate in chooser.choose(bytes).candidates {
@@ -221,8 +223,8 @@ fn no_prediction_beats_the_bound_or_a_smaller_call() {
 fn breakpoints_are_exact_and_without_gaps() {
     for spec in ["hgx-h100", "dgx-1-v100", "2x hgx-h100 + 8x ndr"] {
         let fabric = fabric(spec);
-        let ground = Ground::of(&fabric);
-        let chooser = Chooser::new(&Collective::AllReduce, false, &ground);
+        let placement = Placement::of(&fabric);
+        let chooser = Chooser::new(&Collective::AllReduce, false, &placement);
         let table = chooser.breakpoints((1, 1 << 30));
         assert_eq!(table.ranges.first().map(|range| range.from), Some(1), "{spec}");
         assert_eq!(table.ranges.last().map(|range| range.to), Some(1 << 30), "{spec}");
@@ -237,7 +239,7 @@ fn breakpoints_are_exact_and_without_gaps() {
         for range in &table.ranges {
             for bytes in [range.from, range.to] {
                 let choice = chooser.choose(bytes);
-                let chosen = choice.chosen().expect("somebody is chosen");
+                let chosen = choice.chosen().expect("a candidate is chosen");
                 assert_eq!(
                     (chosen.algorithm, chosen.protocol),
                     (range.algorithm, range.protocol),
@@ -250,23 +252,23 @@ fn breakpoints_are_exact_and_without_gaps() {
 }
 
 #[test]
-fn all_ranks_come_to_the_same_table() {
+fn all_ranks_compute_the_same_table() {
     let table = || -> Breakpoints {
         let fabric = fabric("2x hgx-h100 + 8x ndr");
-        breakpoints(&Collective::AllReduce, &Ground::of(&fabric), (1, 1 << 33))
+        breakpoints(&Collective::AllReduce, &Placement::of(&fabric), (1, 1 << 33))
     };
     assert_eq!(table(), table());
     assert_eq!(table().digest(), table().digest());
 }
 
 #[test]
-fn blocks_of_any_lengths_need_plans_for_them() {
+fn uneven_blocks_need_uneven_plans() {
     let fabric = fabric("hgx-h100");
-    let ground = Ground::of(&fabric);
+    let placement = Placement::of(&fabric);
     for collective in [Collective::AllGather, Collective::ReduceScatter, Collective::AllToAll] {
-        let choice = Chooser::new(&collective, true, &ground).choose(1 << 20);
-        let chosen = choice.chosen().expect("somebody is chosen").algorithm;
-        let recipe = chosen.recipe(&collective, ground.layout()).expect("it was chosen");
+        let choice = Chooser::new(&collective, true, &placement).choose(1 << 20);
+        let chosen = choice.chosen().expect("a candidate is chosen").algorithm;
+        let recipe = chosen.recipe(&collective, placement.layout()).expect("it was chosen");
         assert!(recipe.outline().uneven, "{collective} by {chosen}");
     }
 }
@@ -275,19 +277,19 @@ fn blocks_of_any_lengths_need_plans_for_them() {
 fn more_thread_blocks_for_more_bytes() {
     let [small, large] = [8, 1 << 30].map(|bytes| {
         let fabric = fabric("hgx-h100");
-        let choice = choose(&Collective::AllReduce, &Ground::of(&fabric), bytes);
+        let choice = choose(&Collective::AllReduce, &Placement::of(&fabric), bytes);
         find(&choice, Algorithm::Nvls, None).thread_blocks
     });
     assert!(small < large && large <= 64, "{small} {large}");
 }
 
 #[test]
-fn a_hundred_thousand_ranks_are_chosen_for() {
+fn a_hundred_thousand_ranks_have_a_choice() {
     let fabric = fabric("12500x hgx-h100 + 8x ndr");
-    let ground = Ground::of(&fabric);
-    let chooser = Chooser::new(&Collective::AllReduce, false, &ground);
+    let placement = Placement::of(&fabric);
+    let chooser = Chooser::new(&Collective::AllReduce, false, &placement);
     let choice = chooser.choose(1 << 30);
-    let chosen = choice.chosen().expect("somebody is chosen");
+    let chosen = choice.chosen().expect("a candidate is chosen");
     let recipe = chooser.recipe(chosen.algorithm).expect("it was chosen");
     assert!(!recipe.program(99_999).lanes.is_empty());
 }

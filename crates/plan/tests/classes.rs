@@ -1,5 +1,4 @@
-//! Rank classes: large plans are proved by a few ranks, a wrong symmetry is refused, and what is wrong everywhere is
-//! found all the same.
+//! Rank classes: large plans are proved by a few ranks, a wrong symmetry is refused, and faults of all ranks are found.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -17,7 +16,7 @@ fn a_thousand_ranks_in_seconds() {
 }
 
 #[test]
-fn what_goes_in_rounds_is_the_same_for_all_ranks() {
+fn plans_in_rounds_are_symmetric() {
     for (algorithm, collective) in [
         (Algorithm::HalvingDoubling, Collective::AllReduce),
         (Algorithm::HalvingDoubling, Collective::AllGather),
@@ -35,7 +34,7 @@ fn what_goes_in_rounds_is_the_same_for_all_ranks() {
     }
 }
 
-/// A plan that is too large to be proved rank by rank, so that its classes are used.
+/// A plan that is too large to be proved rank by rank, so that the verifier uses its classes.
 fn large() -> Plan {
     Algorithm::Ring.flat(&Collective::AllReduce, 256, 1).unwrap()
 }
@@ -49,25 +48,25 @@ fn a_rank_that_is_different_breaks_the_symmetry() {
     let mut plan = large();
     let Node::Step(step) = &mut plan.programs[77].lanes[0].nodes[0] else { panic!("a step") };
     *step = Step::copy(weftlink_plan::plan::Input::Local(Place::input(78))).to(Output::sent(78));
-    assert!(refused(plan).contains("rank 77, lane 0, step 0: by its symmetry"));
+    assert!(refused(plan).contains("rank 77, lane 0, step 0: it differs from the step of rank"));
     let mut plan = large();
     plan.symmetry.as_mut().unwrap().ranks = vec![RankDigit { size: 255, turns: true }];
-    assert!(refused(plan).contains("do not make up its ranks"));
+    assert!(refused(plan).contains("do not multiply to its ranks"));
     let mut plan = large();
     plan.symmetry.as_mut().unwrap().output[0].with = None;
-    assert!(refused(plan).contains("does not turn with its symmetry"));
+    assert!(refused(plan).contains("does not have the symmetry"));
 }
 
 #[test]
-fn what_every_rank_does_wrong_is_found() {
-    // Each forgets to add its own part in the first iteration of the loop.
+fn faults_of_all_ranks_are_found() {
+    // Each rank omits its own part in the first iteration of the loop.
     let mut plan = large();
     for program in &mut plan.programs {
         let Node::Loop(repeated) = &mut program.lanes[0].nodes[1] else { panic!("a loop") };
         repeated.times -= 1;
     }
     assert!(verify(plan).is_err());
-    // Each leaves out the last copy.
+    // Each rank omits the last copy.
     let mut plan = large();
     for program in &mut plan.programs {
         let last = program.lanes[0].nodes.pop().unwrap();

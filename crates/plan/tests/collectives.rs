@@ -1,17 +1,17 @@
-//! Plans that are right for one collective are refused for another.
+//! A correct plan of one collective is refused for another.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use weftlink_plan::plan::Aliasing;
 use weftlink_plan::{Algorithm, Collective, Plan, verify};
 
-/// An algorithm's plan on ranks that know nothing of their wiring.
+/// An algorithm's plan on unknown wiring.
 fn flat(algorithm: Algorithm, collective: Collective, ranks: u32, rings: u32) -> Plan {
     algorithm.flat(&collective, ranks, rings).unwrap()
 }
 
 #[test]
-fn what_breaks_a_promise_is_refused() {
+fn plans_that_break_a_promise_are_refused() {
     let says = |plan: Plan, what: &str| {
         let message = verify(plan).unwrap_err().to_string();
         assert!(message.contains(what), "{message} does not say {what}");
@@ -25,10 +25,10 @@ fn what_breaks_a_promise_is_refused() {
     says(elsewhere, "in a gather to rank 1, rank 0 gets nothing back");
     let mut everywhere = flat(Algorithm::Linear, Collective::Gather { root: 0 }, 3, 1);
     everywhere.collective = flat(Algorithm::Ring, Collective::AllGather, 3, 1).collective;
-    says(everywhere, "output chunk 0 of rank 1 ends as whatever was there");
+    says(everywhere, "output chunk 0 of rank 1 ends as unwritten memory");
     let mut no_root = flat(Algorithm::Chain, Collective::Reduce { root: 0 }, 3, 1);
     no_root.collective = flat(Algorithm::Chain, Collective::Reduce { root: 8 }, 9, 1).collective;
-    says(no_root, "no such root");
+    says(no_root, "a reduce to rank 8 is impossible on 3 ranks");
     // A broadcast's other ranks have no input to read.
     let mut own = flat(Algorithm::Chain, Collective::Broadcast { root: 0 }, 2, 1);
     own.programs[1] = own.programs[0].clone();

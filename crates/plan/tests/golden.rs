@@ -1,4 +1,4 @@
-//! Golden plans: the files under `testdata/plans` are what the algorithms write. `make bless` writes them afresh.
+//! Golden plans: the algorithms must write the files under `testdata/plans`. `make bless` updates them.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,5 +1,4 @@
-//! Headers are held to the plans: hops and bytes are counted on what the algorithms write, and must be what the formulas
-//! in their files say.
+//! Compares headers with plans: hops and bytes are counted on the algorithms' plans and must match the formulas in their files.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -35,7 +34,7 @@ fn collectives(islands: u32, per_island: u32) -> impl Iterator<Item = Collective
 }
 
 #[test]
-fn counted_is_what_headers_say() {
+fn headers_match_the_plans() {
     let mut wrong = Vec::new();
     let mut done = BTreeSet::new();
     for (islands, per_island) in shapes() {
@@ -67,7 +66,7 @@ fn counted_is_what_headers_say() {
     assert!(wrong.is_empty(), "{} numbers differ:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Where a row is not what was counted. Bytes are shares of a buffer of one.
+/// The differences between a row and the plan. Bytes are shares of a buffer of one.
 fn differences(row: &Row, plan: WellFormed<'_>, layout: &Layout) -> Vec<String> {
     let islands: Vec<u32> = layout.places().into_iter().map(|(island, _)| island).collect();
     let Some(counted) = hops(plan, &islands) else { return vec!["does not run to its end".to_owned()] };
@@ -110,7 +109,7 @@ fn work_is_rounded_up() {
     assert_eq!((work.rank_bytes, work.island_bytes), (2 * 7 * (1 << 17), 2 * 7 * (1 << 17)));
     assert_eq!(Algorithm::Ring.work(&Collective::AllReduce, 1, 3, 1).unwrap().rank_bytes, 2);
     assert_eq!(Algorithm::Ring.work(&Collective::AllToAll, 1, 3, 1), None);
-    // A hundred thousand ranks and all the memory there is.
+    // A hundred thousand ranks and a huge buffer.
     assert!(Algorithm::TwoShot.work(&Collective::AllReduce, 12_500, 8, u64::MAX >> 20).is_some());
 }
 

@@ -1,5 +1,5 @@
-//! The algorithms that know of islands, switches and peer memory: proved on grids of islands, and held against an expectation of
-//! their own, with switches and without.
+//! The algorithms that use islands, switches and peer memory: proved on grids of islands, and compared with independent
+//! expectations, with switches and without.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -36,7 +36,7 @@ const ALGORITHMS: [Algorithm; 7] = [
     Algorithm::TwoShot,
 ];
 
-/// Every collective that has a root, from the first, a middle and the last rank, and the others once.
+/// Every collective with a root, for the first, a middle and the last rank, and the others once.
 fn collectives(ranks: u32) -> Vec<Collective> {
     let roots = [0, ranks / 2, ranks - 1];
     let rooted = |root| {
@@ -91,7 +91,7 @@ fn plans(layout: &Layout) -> Vec<Plan> {
 #[test]
 fn all_are_proved_on_grids() {
     for (islands, per_island) in GRIDS {
-        // The larger ones take seconds each in all forms.
+        // The larger ones take seconds each.
         let forms = if islands * per_island > 24 { 1 } else { 4 };
         for (form, layout) in layouts(islands, per_island).iter().take(forms).enumerate() {
             for plan in plans(layout) {
@@ -105,7 +105,7 @@ fn all_are_proved_on_grids() {
 }
 
 #[test]
-fn all_give_what_they_promise() {
+fn all_keep_their_promises() {
     for (islands, per_island) in GRIDS.into_iter().filter(|(m, g)| m * g <= 16) {
         for layout in layouts(islands, per_island) {
             for plan in plans(&layout) {
@@ -116,7 +116,7 @@ fn all_give_what_they_promise() {
     }
 }
 
-/// Runs a plan on numbers and compares with what its collective promises.
+/// Runs a plan on numbers and compares the result with the promise of its collective.
 fn promise(plan: Plan) {
     let plan = verify(plan).unwrap();
     let (collective, ranks) = (plan.collective.clone(), plan.ranks);
@@ -153,7 +153,7 @@ fn promise(plan: Plan) {
 fn large_grids_are_proved_by_classes() {
     let layout = Layout::grid(128, 8, 1);
     verify(Algorithm::Hierarchical.recipe(&Collective::AllReduce, &layout).unwrap().plan()).unwrap();
-    // Far above what is proved rank by rank, and short enough for a test of many.
+    // Far above the limit of a proof rank by rank, and still fast enough for a test.
     let layout = Layout::grid(32, 8, 1);
     for plan in plans(&layout).into_iter().filter(|plan| plan.symmetry.is_some()) {
         let (name, collective) = (plan.name.clone(), plan.collective.clone());
@@ -183,7 +183,7 @@ fn count(nodes: &[Node]) -> usize {
 }
 
 #[test]
-fn what_is_impossible_is_said() {
+fn impossible_layouts_have_a_reason() {
     let says = |algorithm: Algorithm, layout: &Layout, what: &str| {
         let message = algorithm.recipe(&Collective::AllReduce, layout).err().unwrap().to_string();
         assert!(message.contains(what), "{message} does not say {what}");
@@ -193,7 +193,7 @@ fn what_is_impossible_is_said() {
     unequal.rings[0].pop();
     says(Algorithm::Hierarchical, &unequal, "these have 3 to 4");
     says(Algorithm::Hierarchical, &Layout::flat(4, 1), "at least 2 islands");
-    says(Algorithm::Nvls, &Layout::grid(2, 4, 1), "within one island, and there are 2");
+    says(Algorithm::Nvls, &Layout::grid(2, 4, 1), "inside one island, but there are 2");
     says(Algorithm::NvlsTree, &Layout::flat(4, 1), "at least 2 islands");
     let silent = || Layout { network_reduces: Err("it is Ethernet".to_owned()), ..Layout::grid(2, 4, 1) };
     says(Algorithm::CollnetDirect, &silent(), "it is Ethernet");

@@ -1,9 +1,9 @@
-//! Files made to take up time or memory: what a proof costs is bounded by what the limits count.
+//! Files made to exhaust time or memory: the limits bound the cost of a proof.
 
 use weftlink_plan::plan::{Aliasing, Channel, Lane, Loop, Node, Program, Protocol, Step, Wait};
 use weftlink_plan::{Affine, Algorithm, Fault, Plan, verify};
 
-/// A plan of ranks whose lanes are these, right or wrong.
+/// A plan of ranks with these lanes, correct or not.
 fn plan(ranks: u32, lanes: Vec<Vec<Node>>) -> Plan {
     let lanes: Vec<_> = lanes.into_iter().map(|nodes| Lane { channel: 0, nodes }).collect();
     let mut plan = Algorithm::Ring.plan(1, 1);
@@ -18,7 +18,7 @@ fn is_too_large(plan: Plan) -> bool {
 }
 
 #[test]
-fn loops_that_never_run_are_counted_where_they_are_met() {
+fn loops_that_never_run_count_as_work() {
     let repeat = |times, body| Node::Loop(Loop { times, body });
     for dead in [
         vec![repeat(0, vec![]); 10_000],
@@ -30,7 +30,7 @@ fn loops_that_never_run_are_counted_where_they_are_met() {
         assert!(is_too_large(plan(1, vec![vec![repeat(1_000_000, body.clone())]])));
         assert!(verify(plan(1, vec![vec![repeat(10, body)]])).is_ok());
     }
-    // What is never met costs nothing, however often it would be.
+    // An empty loop costs nothing.
     let nothing = repeat(u32::MAX, vec![]);
     assert!(verify(plan(1, vec![vec![nothing]])).is_ok());
 }
@@ -43,9 +43,9 @@ fn ranks_that_enter_and_leave_without_a_step_are_counted() {
 }
 
 #[test]
-fn many_waits_are_not_looked_at_again_each_time_another_lane_gets_on() {
-    // Two lanes take turns, while the first has all but the last of its waits behind it. Looked at from the start each
-    // time, those would take an hour.
+fn satisfied_waits_are_not_polled_again() {
+    // Two lanes take turns, while all waits of the first but the last are satisfied. Polled from the start each time, those
+    // would take an hour.
     const TURNS: u32 = 100_000;
     let turn = |of: u32, times| {
         let count = Affine { offset: 0, base: 1, by: vec![1], modulo: None };

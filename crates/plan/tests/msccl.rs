@@ -1,4 +1,4 @@
-//! MSCCL's XML: what is read is proved and gives what its collective promises; what is wrong is refused where it is.
+//! MSCCL's XML: programs are proved and compute their collective; faults are reported at their place in the file.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -26,7 +26,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// What a proved plan gives on every rank, checked against what its collective promises.
+/// The outputs of a proved plan on every rank, checked against the promises of its collective.
 fn outputs(plan: &Verified) -> Vec<Vec<u64>> {
     const COUNT: usize = 37;
     let (collective, ranks) = (&plan.collective, plan.ranks);
@@ -67,7 +67,7 @@ fn proved(text: &str, name: &str) -> Verified {
 }
 
 /// Reads and proves a file, writes its plan and reads that again: the same collective, and the same results.
-fn goes_around(text: &str, name: &str) {
+fn round_trips(text: &str, name: &str) {
     let plan = proved(text, name);
     let written = plan.to_msccl().unwrap_or_else(|error| panic!("{name}: {error}"));
     let again = proved(&written, name);
@@ -78,13 +78,13 @@ fn goes_around(text: &str, name: &str) {
 }
 
 #[test]
-fn files_are_proved_and_go_around() {
+fn files_are_proved_and_round_trip() {
     for file in files(&folder()) {
-        goes_around(&fs::read_to_string(&file).unwrap(), &file.display().to_string());
+        round_trips(&fs::read_to_string(&file).unwrap(), &file.display().to_string());
     }
 }
 
-/// Every built-in plan for so many ranks.
+/// Every built-in plan for a number of ranks.
 fn built_in(ranks: u32) -> Vec<Plan> {
     let mut kinds = Collective::KINDS.to_vec();
     let root = ranks - 1;
@@ -96,7 +96,7 @@ fn built_in(ranks: u32) -> Vec<Plan> {
 }
 
 #[test]
-fn built_in_plans_go_out_and_come_back() {
+fn built_in_plans_round_trip() {
     let mut went = BTreeSet::new();
     for ranks in [1, 2, 3, 5, 8] {
         for plan in built_in(ranks) {
@@ -104,7 +104,7 @@ fn built_in_plans_go_out_and_come_back() {
             let plan = verify(plan).unwrap();
             let written = match plan.to_msccl() {
                 Ok(written) => written,
-                // Those that reach into other ranks' memory, and collectives that MSCCL does not have.
+                // Plans that access other ranks' memory, and collectives that MSCCL does not have.
                 Err(MscclError::Inexpressible { .. } | MscclError::InexpressiblePlan(_)) => continue,
                 Err(error) => panic!("{name}: {error}"),
             };
@@ -133,7 +133,7 @@ fn built_in_plans_go_out_and_come_back() {
 }
 
 #[test]
-fn what_the_format_cannot_say_is_refused() {
+fn inexpressible_plans_are_refused() {
     let says = |plan: Plan, what: &str| {
         let message = plan.to_msccl().unwrap_err().to_string();
         assert!(message.contains(what), "{message} does not say {what}");
@@ -158,7 +158,7 @@ fn what_the_format_cannot_say_is_refused() {
 }
 
 #[test]
-fn files_say_what_they_are() {
+fn attributes_of_files_are_read() {
     use Aliasing::{InPlace, OutOfPlace};
     for (name, collective, aliasing) in [
         ("ring-3", Collective::AllReduce, vec![OutOfPlace, InPlace]),
@@ -194,13 +194,13 @@ fn planted(name: &str, from: &str, nth: usize, to: &str) -> String {
     format!("{}{to}{}", &text[..position], &text[position + from.len()..])
 }
 
-/// The file with two texts in each other's place, where each stands first.
+/// The file with the first occurrences of two texts swapped.
 fn swapped(name: &str, first: &str, second: &str) -> String {
     text(name).replacen(first, "\0", 1).replacen(second, first, 1).replacen('\0', second, 1)
 }
 
 #[test]
-fn what_a_program_gets_wrong_is_refused_at_its_step() {
+fn wrong_programs_are_refused_at_their_step() {
     let read = r#"srcbuf="i" srcoff="2""#;
     for (what, text, (rank, lane, step), says) in [
         (
@@ -259,19 +259,19 @@ fn what_a_program_gets_wrong_is_refused_at_its_step() {
 }
 
 #[test]
-fn what_makes_no_program_is_refused_where_it_stands() {
+fn invalid_programs_are_refused_at_their_place() {
     let at = |gpu, tb, step| At { gpu, tb, step };
     let step = |gpu, tb, step| at(Some(gpu), Some(tb), Some(step));
     for (text, place, says) in [
         (
             planted("one-pass-3", r#"hasdep="1""#, 0, r#"hasdep="0""#),
             step(0, 0, 0),
-            "step 0 of tb 1, which has hasdep 0",
+            "step 0 of tb 1, which does not signal because its hasdep is 0",
         ),
         (
             planted("one-pass-3", r#"deps="1""#, 0, r#"deps="7""#),
             step(0, 0, 1),
-            "step 7 of tb 1, which is not there",
+            "step 7 of tb 1, which does not exist",
         ),
         (planted("one-pass-3", r#"depid="1""#, 0, r#"depid="0""#), step(0, 0, 0), "its own tb"),
         (
@@ -287,7 +287,7 @@ fn what_makes_no_program_is_refused_where_it_stands() {
         (
             planted("one-pass-3", r#"tb id="2""#, 0, r#"tb id="1""#),
             at(Some(0), Some(1), None),
-            "stands there twice",
+            "two tbs of the gpu have this id",
         ),
         (
             planted("one-pass-3", r#"gpu id="2""#, 0, r#"gpu id="3""#),
@@ -306,13 +306,13 @@ fn what_makes_no_program_is_refused_where_it_stands() {
         (
             planted("one-pass-3", r#"send="2" recv="2""#, 0, r#"send="1" recv="2""#),
             at(Some(0), Some(2), None),
-            "tb 1 has send 1 on channel 0 too",
+            "tb 1 also has send 1 on channel 0",
         ),
         (planted("ring-3", r#"s="2" type"#, 0, r#"s="3" type"#), step(0, 0, 2), "s is 3 here"),
         (
             planted("ring-3", r#"srcoff="1""#, 0, r#"srcoff="3""#),
             step(0, 0, 2),
-            "it needs input chunk 3, and the gpu has 3",
+            "it uses input chunk 3, but the gpu has 3",
         ),
         (planted("ring-3", r#"srcoff="1""#, 0, r#"srcoff="-1""#), step(0, 0, 2), "srcoff, which is -1"),
         (planted("ring-3", r#"type="rrs""#, 0, r#"type="res_add""#), step(0, 0, 1), "res_add"),
@@ -337,7 +337,7 @@ fn what_makes_no_program_is_refused_where_it_stands() {
 }
 
 #[test]
-fn what_is_no_xml_of_this_kind_is_refused_by_its_line() {
+fn invalid_xml_is_refused_with_its_line() {
     for (text, says) in [
         ("", "line 1: the file ends without an <algo>"),
         ("<system version=\"1\"/>", "line 1: the root element is <system>"),
@@ -360,15 +360,15 @@ fn what_is_no_xml_of_this_kind_is_refused_by_its_line() {
     }
 }
 
-/// Files of others, where WEFT_SHARED/samples/msccl has some.
+/// The files under WEFT_SHARED/samples/msccl, if there are any.
 #[test]
-fn samples_are_proved_and_go_around() {
+fn samples_are_proved_and_round_trip() {
     let Ok(samples) = std::env::var("WEFT_SHARED") else {
         println!("skipped: WEFT_SHARED is not set");
         return;
     };
     for file in files(&Path::new(&samples).join("samples/msccl")) {
         let text = fs::read_to_string(&file).unwrap();
-        goes_around(&text, &file.display().to_string());
+        round_trips(&text, &file.display().to_string());
     }
 }

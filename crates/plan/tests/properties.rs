@@ -1,5 +1,5 @@
-//! What holds for everything in the catalogue, at random sizes: results are what a second list of promises says, programs
-//! can be written rank by rank, files keep a plan as it is, and a proof by classes is worth a proof rank by rank.
+//! Properties of all algorithms at random sizes: results match a second, independent list of promises, programs can be written
+//! rank by rank, files preserve a plan, and a proof by classes agrees with a proof rank by rank.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,7 +13,7 @@ use weftlink_testkit::{plans, promise};
 
 /// The most ranks of a case.
 const RANKS_MAX: u32 = 24;
-/// Turned mutants that are judged in each case.
+/// Turned mutants per case.
 const MUTANTS: usize = 6;
 
 /// A case of any number of ranks, small ones more often.
@@ -22,11 +22,11 @@ fn case() -> impl Strategy<Value = Case> {
     (ranks, any::<Index>()).prop_map(|(ranks, index)| index.get(&possible(ranks)).clone())
 }
 
-/// How many elements blocks have, and how they are cut.
+/// The lengths of blocks in elements, and how they are cut.
 #[derive(Clone, Debug)]
 struct Sizes {
     count: usize,
-    /// What blocks are shorter by, taken in turn, where they may differ.
+    /// By how much blocks are shorter, in rotation, if they may differ.
     shorter: Vec<usize>,
     granule: usize,
     granules: usize,
@@ -38,9 +38,9 @@ fn sizes() -> impl Strategy<Value = Sizes> {
 }
 
 impl Sizes {
-    /// How many elements a block of a rank's input has.
+    /// The number of elements of a block of a rank's input.
     fn length(&self, plan: &Plan, rank: u32, block: u32) -> usize {
-        // Where a block is reduced, all ranks have as much of it.
+        // If a block is reduced, it has the same length on all ranks.
         let rank = if plan.collective.reduces() { 0 } else { rank };
         let at = (rank * 7 + block) as usize % self.shorter.len();
         if plan.uneven { self.count.saturating_sub(self.shorter[at]) } else { self.count }
@@ -63,7 +63,7 @@ impl Sizes {
     }
 }
 
-/// A number that tells its place, positive and negative, zero now and then.
+/// A number that identifies its place; positive, negative and sometimes zero.
 fn number(rank: u32, block: u32, at: usize) -> i64 {
     let mixed = (i64::from(rank) + 3) * 1_000_003 + (i64::from(block) + 1) * 7919 + at as i64 * 31;
     if mixed % 11 == 0 { 0 } else { mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64) >> (mixed % 40) }
@@ -81,7 +81,7 @@ fn reducer<'a>(reduction: Reduction, ranks: u32) -> Reducer<'a, i64> {
     .unwrap()
 }
 
-/// What a reduction makes of the numbers of the ranks from the first, in words of its own.
+/// The reduction of the ranks' numbers, implemented independently.
 fn reference(reduction: Reduction, numbers: &[i64]) -> i64 {
     let sum = |numbers: &mut dyn Iterator<Item = i64>| numbers.fold(0_i64, i64::wrapping_add);
     let whole = || numbers.iter().copied();
@@ -104,7 +104,7 @@ fn reference(reduction: Reduction, numbers: &[i64]) -> i64 {
     }
 }
 
-/// Compares what a plan gives under every aliasing with what was promised.
+/// Compares the results of a plan with the promises, under every aliasing.
 fn check(plan: &Verified, sizes: &Sizes, reduction: Reduction) -> Result<(), TestCaseError> {
     let inputs = sizes.inputs(plan, number);
     let promised = sizes.outputs(plan, |parts, at| {
@@ -121,7 +121,7 @@ fn check(plan: &Verified, sizes: &Sizes, reduction: Reduction) -> Result<(), Tes
     Ok(())
 }
 
-/// A string of ranks, as a hash that can be continued on both sides: concatenation does not commute.
+/// A string of ranks, as a hash that can be extended on both sides: concatenation does not commute.
 type Text = (u64, u64);
 
 fn letter(rank: u32, block: u32, at: usize) -> Text {
@@ -150,7 +150,7 @@ proptest! {
             let letter = |&(rank, block): &(usize, usize)| letter(rank as u32, block as u32, at);
             parts.iter().map(letter).reduce(concatenated).unwrap()
         });
-        let may = concatenate.reduction().allowed(&plan).is_ok();
+        let may = plan.allows(concatenate.reduction()).is_ok();
         prop_assert!(!plan.in_rank_order() || may || !plan.groups.is_empty());
         if may {
             let cut = |rank, block| sizes.cut(&plan, rank, block);
@@ -178,7 +178,7 @@ proptest! {
         let plan = case.plan();
         if plan.symmetry.is_some() {
             prop_assert_eq!(verify_by_classes(plan.clone()).err(), None, "{}", case);
-            // Mutants of many ranks take longer to write down than to judge.
+            // Mutants of many ranks take longer to build than to verify.
             if plan.ranks <= 12 {
                 let all = mutants_of(&plan, picks[0].index(plan.ranks as usize) as u32);
                 for mutant in picks.iter().map(|pick| pick.get(&all)) {
@@ -195,7 +195,7 @@ proptest! {
     }
 }
 
-/// Plans written by hand do what no algorithm does yet.
+/// Plans written by hand cover what no algorithm uses yet.
 #[test]
 fn plans_by_hand_give_what_is_promised() {
     let sizes = Sizes { count: 50, shorter: vec![0, 7, 50, 3], granule: 2, granules: 3 };

@@ -1,4 +1,4 @@
-//! Reductions through plans: factors, averages, truths, and operations that do not commute.
+//! Reductions through plans: factors, averages, logical operations, and operations that do not commute.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -7,7 +7,7 @@ use weftlink_plan::{Algorithm, Collective, Cut, Element, Reducer, Reduction, Ver
 
 const COUNT: usize = 37;
 
-/// What rank 0 (or the only one that gets something) has in the end, out of place.
+/// The result of rank 0 (or of the only rank with a result), out of place.
 fn result<T: Copy>(plan: &Verified, inputs: &[Vec<T>], reducer: &Reducer<'_, T>) -> Vec<T> {
     let cut = Cut::new(COUNT, plan.chunks_per_block(), 2, 6);
     let (outputs, _) = oracle_with(plan, |_, _| cut, plan.aliasing[0], inputs, reducer);
@@ -27,7 +27,7 @@ fn named<'a, T: Element>(reduction: Reduction) -> Reducer<'a, T> {
 }
 
 #[test]
-fn the_parts_before_and_after_are_done_once() {
+fn before_and_after_are_applied_once() {
     for ranks in [1, 2, 5] {
         for algorithm in Algorithm::doing(&Collective::AllReduce) {
             let plan = all_reduce(algorithm, ranks);
@@ -55,7 +55,7 @@ fn the_parts_before_and_after_are_done_once() {
 }
 
 #[test]
-fn a_scan_averages_what_it_has_got_to() {
+fn a_scan_averages_over_the_ranks_so_far() {
     let algorithm = Algorithm::doing(&Collective::Scan).next().expect("an algorithm scans");
     let plan = verify(algorithm.flat(&Collective::Scan, 4, 1).unwrap()).unwrap();
     let cut = Cut::new(COUNT, plan.chunks_per_block(), 1, 9);
@@ -66,7 +66,7 @@ fn a_scan_averages_what_it_has_got_to() {
 }
 
 #[test]
-fn a_maximum_of_what_is_no_number_is_the_same_for_every_plan() {
+fn a_maximum_with_nan_is_the_same_for_every_plan() {
     let strange = [f32::from_bits(0x7fc0_0001), -0.0, 0.0, 1.0, f32::from_bits(0xffc0_0007)];
     let numbers = inputs(5, |rank, at| strange[((rank * 3 + at * 7 + rank * at) % 5) as usize]);
     for reduction in [Reduction::Minimum, Reduction::Maximum] {
@@ -89,7 +89,7 @@ fn product([a, b, c, d]: Matrix, [e, f, g, h]: Matrix) -> Matrix {
 }
 
 #[test]
-fn what_does_not_commute_needs_the_ranks_in_their_order() {
+fn operations_that_do_not_commute_need_the_ranks_in_their_order() {
     let multiply = Reducer::user_defined(false, product);
     let any_order = Reduction::UserDefined { commutes: true };
     let mut in_order = 0;
@@ -101,8 +101,8 @@ fn what_does_not_commute_needs_the_ranks_in_their_order() {
             let expected = |at: usize| matrices.iter().map(|input| input[at]).reduce(product).unwrap();
             let found = result(&plan, &matrices, &multiply);
             let is_product = found.iter().enumerate().all(|(at, &value)| value == expected(at));
-            assert!(any_order.allowed(&plan).is_ok() || !plan.groups.is_empty());
-            match multiply.reduction().allowed(&plan) {
+            assert!(plan.allows(any_order).is_ok() || !plan.groups.is_empty());
+            match plan.allows(multiply.reduction()) {
                 Ok(()) => {
                     assert!(is_product, "{algorithm} of {ranks}");
                     in_order += 1;
@@ -111,7 +111,7 @@ fn what_does_not_commute_needs_the_ranks_in_their_order() {
             }
         }
         let ring = all_reduce(Algorithm::Ring, ranks);
-        assert_eq!(multiply.reduction().allowed(&ring).is_ok(), ranks == 1);
+        assert_eq!(ring.allows(multiply.reduction()).is_ok(), ranks == 1);
     }
     assert!(in_order > 8);
 }

@@ -1,4 +1,4 @@
-//! Trees and rings on meshes, against what their cuts allow: the meshes that are sold, and random ones.
+//! Trees and rings on meshes, compared with the bounds of their cuts: real meshes and random ones.
 
 mod wired;
 
@@ -9,8 +9,8 @@ use weftlink_plan::wiring::{Mesh, Packing, TREES_MAX};
 
 use wired::{every_fabric, samples};
 
-/// Every rank hangs below one root, and no wire is used more often than it is split; trees of an all-reduce use the wires
-/// back as well.
+/// Checks that every rank is below one root, and that no wire is used more often than it is split; trees of an all-reduce use the
+/// wires back as well.
 #[track_caller]
 fn are_sound(mesh: &Mesh, trees: &Packing<Tree>, both_ways: bool) {
     let ranks = mesh.ranks();
@@ -20,7 +20,7 @@ fn are_sound(mesh: &Mesh, trees: &Packing<Tree>, both_ways: bool) {
         assert_eq!(tree.parents.iter().filter(|parent| parent.is_none()).count(), 1, "{tree:?}");
         for rank in 0..ranks {
             let up = std::iter::successors(Some(rank as u32), |at| tree.parents[*at as usize]);
-            assert!(up.take(ranks + 1).count() <= ranks, "a circle above {rank}: {tree:?}");
+            assert!(up.take(ranks + 1).count() <= ranks, "a cycle above {rank}: {tree:?}");
             if let Some(parent) = tree.parents[rank] {
                 uses[parent as usize * ranks + rank] += 1;
                 uses[rank * ranks + parent as usize] += u32::from(both_ways);
@@ -91,7 +91,7 @@ fn the_better_of_rings_and_trees_comes_near_the_bound_on_random_meshes() {
 }
 
 #[test]
-fn rings_reach_the_bound_on_meshes_that_are_sold() {
+fn rings_reach_the_bound_on_real_meshes() {
     for (name, fabric) in every_fabric().chain(samples()) {
         for domain in gpu_domains(&fabric).into_iter().filter(|domain| domain.len() > 1) {
             let Some(mesh) = Mesh::of(&fabric, &domain) else { continue };
@@ -112,12 +112,12 @@ fn a_layout_has_trees_where_rings_fall_short() {
 }
 
 #[test]
-fn a_star_and_a_path_are_trees_already() {
+fn a_star_and_a_path_are_their_own_trees() {
     let star = Mesh::linked(4, &[(0, 1, 3), (0, 2, 3), (0, 3, 3)], 1);
     let trees = star.trees();
     assert_eq!((trees.items.len(), trees.split), (3, 1));
     assert!(trees.items.iter().all(|tree| tree.parents == [None, Some(0), Some(0), Some(0)]));
-    // Hung up in the middle.
+    // Rooted in the middle.
     let path = Mesh::linked(5, &[(0, 1, 1), (1, 2, 1), (2, 3, 1), (3, 4, 1)], 1);
     assert_eq!(path.trees().items, [Tree { parents: vec![Some(1), Some(2), None, Some(2), Some(3)] }]);
     assert_eq!(Mesh::linked(3, &[(0, 1, 1)], 1).trees().items, []);

@@ -1,9 +1,9 @@
-//! The built-in plans are proved, what is wrong is refused at the right place, and files are read back as written.
+//! The built-in plans are proved, faults are reported at the right place, and files are read back as written.
 
 use weftlink_plan::plan::{Aliasing, Input, Node, Op};
 use weftlink_plan::{Affine, Algorithm, Cut, Fault, Plan, Refusal, domain::elements::oracle, verify};
 
-/// Those that have an all-reduce.
+/// The algorithms for all-reduce.
 const ALL_REDUCE: [Algorithm; 7] = [
     Algorithm::ExchangeLl,
     Algorithm::Exchange,
@@ -85,17 +85,16 @@ fn leaving_early_races_with_the_caller() {
 }
 
 #[test]
-fn a_receive_that_nobody_sends_is_counted() {
+fn a_receive_without_a_send_is_malformed() {
     let mut plan = Algorithm::Exchange.plan(2, 1);
     plan.programs[0].lanes[0].nodes.remove(0);
     let message = refused(plan).to_string();
-    let says =
-        "rank 1, lane 0, step 1: rank 0 sends 0 messages to rank 1 on channel 0 in a tile, which receives 1";
+    let says = "rank 1, lane 0, step 1: in a tile, rank 0 sends 0 messages to rank 1 on channel 0, and rank 1 receives 1";
     assert!(message.contains(says), "{message}");
 }
 
 #[test]
-fn two_that_receive_first_are_a_deadlock() {
+fn two_ranks_that_both_receive_first_deadlock() {
     let mut plan = Algorithm::Exchange.plan(2, 1);
     plan.programs.iter_mut().for_each(|program| program.lanes[0].nodes.reverse());
     let message = refused(plan).to_string();
@@ -125,7 +124,7 @@ fn another_order_on_one_rank_is_refused_if_it_gives_other_bits() {
 }
 
 #[test]
-fn what_breaks_the_rules_is_named() {
+fn malformed_plans_are_refused_with_the_reason() {
     let with = |change: &dyn Fn(&mut Plan)| {
         let mut plan = Algorithm::Ring.plan(3, 1);
         change(&mut plan);
@@ -134,18 +133,21 @@ fn what_breaks_the_rules_is_named() {
     let says = |message: String, what: &str| assert!(message.contains(what), "{message} does not say {what}");
     says(with(&|plan| plan.programs[1].lanes[0].channel = 7), "channel 7");
     says(with(&|plan| plan.channels[0].depth = 0), "depth 0");
-    says(with(&|plan| plan.aliasing.clear()), "in place");
-    says(with(&|plan| drop(plan.programs.pop())), "programs for 2");
+    says(with(&|plan| plan.aliasing.clear()), "in_place");
+    says(with(&|plan| drop(plan.programs.pop())), "2 programs");
     says(with(&|plan| plan.ranks = 0), "no ranks");
-    says(with(&|plan| plan.chunks.input = 2), "as many chunks");
+    says(with(&|plan| plan.chunks.input = 2), "the same number of chunks");
     let input = |plan: &mut Plan, input: Input| {
         let Node::Step(step) = &mut plan.programs[0].lanes[0].nodes[0] else { panic!("a step") };
         step.inputs[0] = input;
     };
     says(with(&|plan| input(plan, Input::received(0))), "its own rank");
-    says(with(&|plan| input(plan, Input::received(9))), "no rank 9");
+    says(with(&|plan| input(plan, Input::received(9))), "its peer is rank 9");
     let far = weftlink_plan::plan::Place::input(Affine::from(3));
-    says(with(&|plan| input(plan, Input::Local(far.clone()))), "no input chunk 3");
+    says(
+        with(&|plan| input(plan, Input::Local(far.clone()))),
+        "it uses input chunk 3 of rank 0, which has 3",
+    );
     let op = |plan: &mut Plan| {
         let Node::Step(step) = &mut plan.programs[0].lanes[0].nodes[0] else { panic!("a step") };
         step.op = Op::Reduce;

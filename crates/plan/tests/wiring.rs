@@ -1,4 +1,4 @@
-//! Layouts from fabrics: what is found on the wiring of catalog systems, clusters and files, against what it must be.
+//! Layouts of catalog systems, clusters and files, compared with the expected ones.
 
 mod wired;
 
@@ -16,7 +16,7 @@ fn mesh(fabric: &Fabric) -> Mesh {
     Mesh::of(fabric, &gpu_domains(fabric)[0]).expect("the GPUs have direct links")
 }
 
-/// How much of every wire the rings use, all together, in parts of the packing's split. No wire may be used up twice.
+/// The wires that the rings use, in parts of the packing's split. No wire may be used twice.
 fn used(mesh: &Mesh, rings: &Packing<Vec<u32>>) -> u64 {
     let mut uses: BTreeMap<(u32, u32), u32> = BTreeMap::new();
     for ring in &rings.items {
@@ -38,8 +38,8 @@ fn every_fabric_has_a_sound_layout() {
 }
 
 #[test]
-fn rings_use_every_link_of_the_meshes_that_are_sold() {
-    // Rings found, and into how many parts each wire was split: K4 falls into rings only when doubled.
+fn rings_use_every_link_of_real_meshes() {
+    // The number of rings, and the parts of each wire: K4 decomposes into rings only when doubled.
     for (name, rings, split) in [
         ("dgx-1-p100", 4, 1),
         ("dgx-1-v100", 6, 1),
@@ -83,7 +83,7 @@ fn links_of_one_direction_make_rings_of_one_direction() {
 }
 
 #[test]
-fn links_that_lead_nowhere_make_no_rings() {
+fn links_without_a_cycle_make_no_rings() {
     let star = Mesh::linked(4, &[(0, 1, 1), (0, 2, 1), (0, 3, 1)], 1);
     assert_eq!(star.rings().items, Vec::<Vec<u32>>::new());
     let odd_one_out = Mesh::linked(4, &[(0, 1, 2), (1, 2, 2), (0, 2, 2), (2, 3, 4)], 1);
@@ -104,7 +104,7 @@ fn switched_islands_have_rings_to_fill_their_ports() {
 }
 
 #[test]
-fn rings_over_pcie_pass_every_link_once_each_way() {
+fn rings_over_pcie_use_every_link_once_each_way() {
     for name in ["2x-rtx4090", "4x-rtx4090", "8x-rtx4090", "8x-rtx5090"] {
         let fabric = fabric(name);
         let (paths, layout) = (Paths::of(&fabric), layout(name));
@@ -167,9 +167,9 @@ fn rings_load_nics_and_slots_alike() {
         }
         assert!(entered.iter().all(|times| *times == entered[0]), "{spec}: {entered:?}");
     }
-    // Pairs of GPUs on bridges, joined by PCIe: both directions of the bridges are used.
+    // Pairs of GPUs on bridges, connected by PCIe: both directions of the bridges are used.
     assert_eq!(layout("4x-a100-pcie-bridge").rings, [[0, 1, 2, 3], [1, 0, 3, 2]]);
-    // Below a switch of its own two GPUs, a ring of DGX A100 enters and leaves by the same switch.
+    // A ring of DGX A100 enters and leaves a host below the same PCIe switch, which has two GPUs.
     let layout = layout("2x hgx-a100 + 8x hdr");
     assert!(layout.rings.iter().all(|ring| ring[0] / 2 == ring[7] / 2), "{:?}", layout.rings);
 }
@@ -197,11 +197,11 @@ fn hosts_below_one_leaf_are_neighbours() {
 }
 
 #[test]
-fn what_switches_can_do_is_said_with_a_reason() {
+fn switches_that_cannot_compute_have_a_reason() {
     assert_eq!(layout("2x hgx-h100 + 8x ndr").multicast, Ok(()));
     assert_eq!(layout("2x hgx-h100 + 8x ndr").network_reduces, Ok(()));
-    let reason = |told: Result<(), String>, word: &str| {
-        let why = told.expect_err("it cannot");
+    let reason = |capability: Result<(), String>, word: &str| {
+        let why = capability.expect_err("it cannot");
         assert!(why.contains(word), "{why}");
     };
     reason(layout("hgx-a100").multicast, "Hopper");
@@ -209,12 +209,12 @@ fn what_switches_can_do_is_said_with_a_reason() {
     reason(layout("8x-rtx4090").multicast, "no NVSwitch");
     reason(layout("hgx-h100").network_reduces, "there is no network between ranks");
     reason(layout("2x p5").network_reduces, "EFA");
-    reason(layout("2x hgx-h100").network_reduces, "no switch joins rank 0");
+    reason(layout("2x hgx-h100").network_reduces, "no switch connects rank 0");
     reason(layout("4x-a100-pcie-bridge").network_reduces, "there is no network between ranks");
 }
 
 #[test]
-fn many_hosts_are_one_host_many_times() {
+fn many_hosts_repeat_the_layout_of_one() {
     let layout = layout("1250x hgx-h100 + 8x ndr");
     assert_eq!((layout.islands.len(), layout.per_island()), (1250, Some(8)));
     assert_eq!(layout.rings.len(), RINGS_ON_A_SWITCH);

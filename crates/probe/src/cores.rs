@@ -1,47 +1,47 @@
-//! The cores of this machine, and how ranks share them.
+//! The cores of the machine, and their distribution over ranks.
 //!
-//! A core is what the kernel calls one: all hardware threads that share it. Ranks get whole cores, so that no two fight
-//! over one, and cores of one NUMA node, so that what a rank allocates is near it, as far as numbers allow.
+//! A core is a physical core with all its hardware threads. Ranks get whole cores, so that no two ranks share one, and if
+//! possible cores of one NUMA node, so that their memory is local.
 
 use crate::tree::Tree;
 
 const NODES: &str = "sys/devices/system/node";
 const CPUS: &str = "sys/devices/system/cpu";
-/// The kernel's own limits.
+/// The kernel's limits.
 const NODES_MAX: usize = 1024;
 const CPUS_MAX: usize = 8192;
 
-/// A physical core, as far as it may be used.
+/// A physical core.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Core {
-    /// Its NUMA node; 0 where the machine does not say.
+    /// Its NUMA node; 0 if unknown.
     pub numa: usize,
-    /// The numbers of its hardware threads, ascending.
+    /// The numbers of its allowed hardware threads, ascending.
     pub cpus: Vec<usize>,
 }
 
-/// How closely ranks are bound.
+/// What ranks are bound to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Closeness {
-    /// Each to cores of its own.
+pub enum BindTo {
+    /// Each rank to its own cores.
     Core,
-    /// Each to a NUMA node, which it may share.
+    /// Each rank to a NUMA node, which several may share.
     Numa,
 }
 
-/// What a rank may use.
+/// The cores of a rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Share {
+pub struct CoreSet {
     /// The hardware threads, ascending.
     pub cpus: Vec<usize>,
-    /// How many cores they belong to.
+    /// The number of cores.
     pub cores: usize,
     /// The NUMA nodes, ascending.
     pub numa: Vec<usize>,
 }
 
-/// The cores that `allowed` hardware threads belong to, NUMA node by NUMA node. What the tree does not tell is taken to be
-/// a core of its own, on node 0.
+/// The cores of the `allowed` hardware threads, sorted by NUMA node. A thread that the tree does not describe is a core
+/// on node 0.
 pub fn cores(tree: &dyn Tree, allowed: &[usize]) -> Vec<Core> {
     let mut numa_of = vec![0; allowed.iter().max().map_or(0, |last| last + 1)];
     for name in tree.list(NODES).iter().take(NODES_MAX) {
@@ -72,29 +72,28 @@ pub fn cores(tree: &dyn Tree, allowed: &[usize]) -> Vec<Core> {
     cores
 }
 
-/// The cores divided among ranks, one share for each. None if there are fewer cores than ranks: then nobody is better off
-/// bound.
-pub fn divide(cores: &[Core], ranks: usize, closeness: Closeness) -> Option<Vec<Share>> {
+/// Divides the cores among ranks. None if there are fewer cores than ranks, because binding does not help then.
+pub fn divide(cores: &[Core], ranks: usize, bind_to: BindTo) -> Option<Vec<CoreSet>> {
     if ranks == 0 || ranks > cores.len() {
         return None;
     }
     let nodes: Vec<&[Core]> = cores.chunk_by(|one, next| one.numa == next.numa).collect();
     if ranks <= nodes.len() {
-        // Each gets whole nodes: those that follow each other in number are those that are near each other.
+        // Each rank gets whole nodes; nodes with adjacent numbers are usually near each other.
         let part = |rank: usize| nodes[nodes.len() * rank / ranks..nodes.len() * (rank + 1) / ranks].concat();
-        return Some((0..ranks).map(|rank| share(&part(rank))).collect());
+        return Some((0..ranks).map(|rank| core_set(&part(rank))).collect());
     }
-    let mut shares = Vec::with_capacity(ranks);
+    let mut sets = Vec::with_capacity(ranks);
     for (node, count) in nodes.iter().zip(apportion(&nodes, ranks, cores.len())) {
         for rank in 0..count {
             let own = &node[node.len() * rank / count..node.len() * (rank + 1) / count];
-            shares.push(share(if closeness == Closeness::Core { own } else { node }));
+            sets.push(core_set(if bind_to == BindTo::Core { own } else { node }));
         }
     }
-    Some(shares)
+    Some(sets)
 }
 
-/// How many ranks each node gets: by its cores, what is left to the largest remainders, the first among equals.
+/// The number of ranks on each node: proportional to its cores, by largest remainders; ties go to the first node.
 fn apportion(nodes: &[&[Core]], ranks: usize, cores: usize) -> Vec<usize> {
     let mut counts: Vec<usize> = nodes.iter().map(|node| node.len() * ranks / cores).collect();
     let mut order: Vec<usize> = (0..nodes.len()).collect();
@@ -104,15 +103,15 @@ fn apportion(nodes: &[&[Core]], ranks: usize, cores: usize) -> Vec<usize> {
     counts
 }
 
-fn share(cores: &[Core]) -> Share {
+fn core_set(cores: &[Core]) -> CoreSet {
     let mut cpus: Vec<usize> = cores.iter().flat_map(|core| core.cpus.iter().copied()).collect();
     cpus.sort_unstable();
     let mut numa: Vec<usize> = cores.iter().map(|core| core.numa).collect();
     numa.dedup();
-    Share { cpus, cores: cores.len(), numa }
+    CoreSet { cpus, cores: cores.len(), numa }
 }
 
-/// The numbers of a list as the kernel writes it: `0-3,8`.
+/// Parses a list in the kernel's format: `0-3,8`.
 pub fn cpu_list(text: &str) -> Option<Vec<usize>> {
     let mut all = Vec::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
@@ -126,7 +125,7 @@ pub fn cpu_list(text: &str) -> Option<Vec<usize>> {
     (all.len() <= CPUS_MAX).then_some(all)
 }
 
-/// Numbers as the kernel writes them: `0-3,8`.
+/// Formats a list in the kernel's format: `0-3,8`.
 pub fn cpu_ranges(cpus: &[usize]) -> String {
     let ranges = cpus.chunk_by(|one, next| one + 1 == *next).map(|run| match run {
         [first, .., last] => format!("{first}-{last}"),
@@ -152,8 +151,8 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn shares(allowed: &[usize], ranks: usize, closeness: Closeness) -> Vec<String> {
-        let shares = divide(&cores(&two_nodes(), allowed), ranks, closeness).unwrap();
+    fn shares(allowed: &[usize], ranks: usize, bind_to: BindTo) -> Vec<String> {
+        let shares = divide(&cores(&two_nodes(), allowed), ranks, bind_to).unwrap();
         shares
             .iter()
             .map(|share| format!("{} @{}", cpu_ranges(&share.cpus), cpu_ranges(&share.numa)))
@@ -164,29 +163,29 @@ mod tests {
 
     #[test]
     fn ranks_get_whole_cores_of_one_node() {
-        assert_eq!(shares(&ALL, 2, Closeness::Core), ["0-3,8-11 @0", "4-7,12-15 @1"]);
-        assert_eq!(shares(&ALL, 1, Closeness::Core), ["0-15 @0-1"]);
+        assert_eq!(shares(&ALL, 2, BindTo::Core), ["0-3,8-11 @0", "4-7,12-15 @1"]);
+        assert_eq!(shares(&ALL, 1, BindTo::Core), ["0-15 @0-1"]);
         assert_eq!(
-            shares(&ALL, 4, Closeness::Core),
+            shares(&ALL, 4, BindTo::Core),
             ["0-1,8-9 @0", "2-3,10-11 @0", "4-5,12-13 @1", "6-7,14-15 @1"]
         );
-        assert_eq!(shares(&ALL, 3, Closeness::Core), ["0-1,8-9 @0", "2-3,10-11 @0", "4-7,12-15 @1"]);
-        assert_eq!(shares(&ALL, 3, Closeness::Numa), ["0-3,8-11 @0", "0-3,8-11 @0", "4-7,12-15 @1"]);
-        assert_eq!(shares(&ALL, 8, Closeness::Core)[7], "7,15 @1");
+        assert_eq!(shares(&ALL, 3, BindTo::Core), ["0-1,8-9 @0", "2-3,10-11 @0", "4-7,12-15 @1"]);
+        assert_eq!(shares(&ALL, 3, BindTo::Numa), ["0-3,8-11 @0", "0-3,8-11 @0", "4-7,12-15 @1"]);
+        assert_eq!(shares(&ALL, 8, BindTo::Core)[7], "7,15 @1");
     }
 
     #[test]
-    fn only_what_is_allowed_is_divided() {
-        assert_eq!(shares(&[0, 1, 9, 4], 3, Closeness::Core), ["0 @0", "1,9 @0", "4 @1"]);
-        assert_eq!(divide(&cores(&two_nodes(), &[0, 8]), 2, Closeness::Core), None, "one core, two threads");
-        assert_eq!(divide(&[], 1, Closeness::Core), None);
+    fn only_allowed_threads_are_divided() {
+        assert_eq!(shares(&[0, 1, 9, 4], 3, BindTo::Core), ["0 @0", "1,9 @0", "4 @1"]);
+        assert_eq!(divide(&cores(&two_nodes(), &[0, 8]), 2, BindTo::Core), None, "one core, two threads");
+        assert_eq!(divide(&[], 1, BindTo::Core), None);
     }
 
     #[test]
-    fn shares_are_disjoint_and_use_all() {
+    fn core_sets_are_disjoint_and_complete() {
         let cores = cores(&two_nodes(), &ALL);
         for ranks in 1..=8 {
-            let shares = divide(&cores, ranks, Closeness::Core).unwrap();
+            let shares = divide(&cores, ranks, BindTo::Core).unwrap();
             let mut all: Vec<usize> = shares.iter().flat_map(|share| share.cpus.clone()).collect();
             all.sort_unstable();
             assert_eq!((shares.len(), all.as_slice()), (ranks, &ALL[..]));
@@ -195,14 +194,14 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_tells_nothing() {
+    fn without_topology_every_thread_is_a_core() {
         let nothing: Recording = "# weft recording 1\n".parse().unwrap();
         let found = cores(&nothing, &[3, 5]);
         assert_eq!(found, [Core { numa: 0, cpus: vec![3] }, Core { numa: 0, cpus: vec![5] }]);
     }
 
     #[test]
-    fn lists_as_the_kernel_writes_them() {
+    fn kernel_lists_round_trip() {
         assert_eq!(cpu_list("0-3,8\n"), Some(vec![0, 1, 2, 3, 8]));
         assert_eq!(cpu_list(""), Some(vec![]));
         assert_eq!(cpu_list("0-99999999999"), None);

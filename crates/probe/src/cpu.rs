@@ -1,4 +1,4 @@
-//! NUMA nodes and the CPU they are made of.
+//! NUMA nodes and their CPU.
 
 use weftlink_fabric::device::Cpu;
 
@@ -6,17 +6,17 @@ use crate::ProbeError;
 use crate::tree::{Tree, hexadecimal, names};
 
 const NODES: &str = "sys/devices/system/node";
-/// The kernel's own limit.
-const MAX_NODES: usize = 1024;
+/// The kernel's limit.
+const NODES_MAX: usize = 1024;
 
-/// What is known of the sockets of a machine.
+/// The NUMA nodes of a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sockets {
-    /// The CPU; a machine has one kind.
+    /// The CPU, the same for all nodes.
     pub(crate) cpu: Cpu,
     /// Numbers of the nodes with cores, ascending; never empty.
     pub(crate) nodes: Vec<i32>,
-    /// For each node without cores (memory of a GPU, or CXL), the nearest node with some.
+    /// For each node without cores (GPU or CXL memory), the nearest node with cores.
     nearest: Vec<(i32, i32)>,
 }
 
@@ -29,8 +29,8 @@ impl Sockets {
             .collect();
         all.sort_unstable();
         all.dedup();
-        if all.len() > MAX_NODES {
-            return Err(ProbeError::TooMany { what: "NUMA nodes", path: NODES.to_owned(), limit: MAX_NODES });
+        if all.len() > NODES_MAX {
+            return Err(ProbeError::TooMany { what: "NUMA nodes", path: NODES.to_owned(), limit: NODES_MAX });
         }
         let file = |id: i32, name: &str| tree.read(&format!("{NODES}/node{id}/{name}"));
         all.retain(|id| file(*id, "cpulist").is_some());
@@ -39,7 +39,7 @@ impl Sockets {
         if nodes.is_empty() {
             nodes.push(0);
         }
-        // A node's distances are listed in the order of all nodes.
+        // The distances of a node are in the order of all nodes.
         let nearest = bare
             .into_iter()
             .filter_map(|id| {
@@ -57,17 +57,17 @@ impl Sockets {
         Ok(Self { cpu, nodes, nearest })
     }
 
-    /// The node with cores that a device belongs to; a device that does not know (-1) belongs to the first.
-    pub(crate) fn home(&self, numa_node: i32) -> i32 {
-        self.known_home(numa_node).unwrap_or(self.nodes[0])
+    /// The node with cores for a device on `numa_node`; the first one if that is unknown (-1).
+    pub(crate) fn node_for(&self, numa_node: i32) -> i32 {
+        self.known_node_for(numa_node).unwrap_or(self.nodes[0])
     }
 
-    /// True where `home` is more than a guess.
-    pub(crate) fn knows(&self, numa_node: i32) -> bool {
-        self.known_home(numa_node).is_some()
+    /// True if `node_for` does not have to guess.
+    pub(crate) fn is_known(&self, numa_node: i32) -> bool {
+        self.known_node_for(numa_node).is_some()
     }
 
-    fn known_home(&self, numa_node: i32) -> Option<i32> {
+    fn known_node_for(&self, numa_node: i32) -> Option<i32> {
         if self.nodes.contains(&numa_node) {
             return Some(numa_node);
         }
@@ -77,11 +77,11 @@ impl Sockets {
 
 pub(crate) const CPUINFO: &str = "proc/cpuinfo";
 
-/// The lines of `/proc/cpuinfo` that tell CPUs apart: x86, ARM, POWER.
+/// The lines of `/proc/cpuinfo` that identify a CPU: x86, ARM, POWER.
 const KEYS: [&str; 6] = ["vendor_id", "cpu family", "model", "CPU implementer", "CPU part", "cpu"];
 
-/// What of `/proc/cpuinfo` is worth recording: the telling lines of the first processor, no serial numbers.
-pub(crate) fn essential(cpuinfo: &str) -> String {
+/// The identifying lines of the first processor in `/proc/cpuinfo`, without serial numbers.
+pub(crate) fn identifying_lines(cpuinfo: &str) -> String {
     let lines = KEYS.iter().filter_map(|key| Some(format!("{key} : {}", value(cpuinfo, key)?)));
     lines.collect::<Vec<_>>().join("\n")
 }
@@ -132,22 +132,22 @@ mod tests {
     use crate::Recording;
 
     #[test]
-    fn cpus_are_told_apart() {
+    fn cpus_are_identified() {
         let intel =
             "processor : 0\nvendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 143\nmodel name : X\n";
         let cpu = identify(intel);
         assert_eq!((cpu.family, cpu.model), (Some(6), Some(143)));
-        assert_eq!(identify(&essential(intel)), cpu);
+        assert_eq!(identify(&identifying_lines(intel)), cpu);
         let grace = "processor : 0\nCPU implementer : 0x41\nCPU part : 0xd4f\nSerial : 123\n";
         assert_eq!(identify(grace).model, Some(0xd4f));
-        assert!(!essential(grace).contains("123"));
+        assert!(!identifying_lines(grace).contains("123"));
         let power = identify("processor : 0\ncpu : POWER9, altivec supported\n");
         assert_eq!(power.arch.as_deref(), Some("ppc64"));
         assert_eq!(identify("garbage"), Cpu::default());
     }
 
     #[test]
-    fn nodes_without_cores_lend_their_devices_to_the_nearest() {
+    fn devices_on_nodes_without_cores_get_the_nearest_node() {
         let recording: Recording = "# weft recording 1
 sys/devices/system/node/node0/cpulist = 0-71
 sys/devices/system/node/node1/cpulist = 72-143
@@ -158,7 +158,7 @@ sys/devices/system/node/node9/distance = 80 20 10
         .unwrap();
         let sockets = Sockets::read(&recording).unwrap();
         assert_eq!(sockets.nodes, [0, 1]);
-        assert_eq!([9, 1, -1, 77].map(|node| sockets.home(node)), [1, 1, 0, 0]);
-        assert_eq!([9, 1, -1, 77].map(|node| sockets.knows(node)), [true, true, false, false]);
+        assert_eq!([9, 1, -1, 77].map(|node| sockets.node_for(node)), [1, 1, 0, 0]);
+        assert_eq!([9, 1, -1, 77].map(|node| sockets.is_known(node)), [true, true, false, false]);
     }
 }

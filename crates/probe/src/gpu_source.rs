@@ -1,39 +1,39 @@
-//! What a GPU's driver tells and sysfs does not: names, memory, NVLinks and where they lead.
+//! GPU data that the driver reports and sysfs does not contain: names, memory, NVLinks and their targets.
 
 use weftlink_fabric::device::BusId;
 
 use crate::recording::{Entry, Recording};
 use crate::tree::{Tree, pci_address};
 
-/// Somebody who can tell about GPUs.
+/// A source of GPU data, such as a driver.
 pub trait GpuSource {
-    /// What can be told now. Nothing here is fatal: without a driver the PCI tree still shows the machine.
+    /// Reports all GPUs. Failures are not fatal: without a driver, the PCI tree still describes the machine.
     fn gpus(&self) -> GpuReports;
 }
 
-/// What a [`GpuSource`] tells.
+/// The result of a [`GpuSource`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GpuReports {
-    /// One for each GPU the driver shows, in its order.
+    /// One for each GPU of the driver, in its order.
     pub gpus: Vec<GpuReport>,
-    /// Why there are none, or fewer than there could be.
+    /// Why GPUs are missing.
     pub reason: Option<String>,
 }
 
-/// One GPU, as its driver sees it.
+/// One GPU, as reported by its driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuReport {
-    /// Where it sits.
+    /// Its PCI address.
     pub bus: BusId,
-    /// What the driver calls it.
+    /// The driver's name for it.
     pub name: Option<String>,
     /// Compute capability times ten: 90 for Hopper.
     pub sm: Option<u32>,
     /// Bytes of memory.
     pub memory_bytes: Option<u64>,
-    /// Links to a Grace CPU; None where the driver does not say.
+    /// Links to a Grace CPU; None if the driver does not report them.
     pub c2c_links: Option<u32>,
-    /// Its NVLinks, up and down.
+    /// Its NVLinks, active and inactive.
     pub nvlinks: Vec<NvLinkReport>,
 }
 
@@ -42,36 +42,36 @@ pub struct GpuReport {
 pub struct NvLinkReport {
     /// Its number on the GPU.
     pub index: u32,
-    /// None: the link is down.
+    /// None if the link is down.
     pub up: Option<NvLinkUp>,
 }
 
-/// What is known of an NVLink that is up.
+/// An active NVLink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NvLinkUp {
     /// 1 (Pascal) to 5 (Blackwell).
     pub generation: Option<u8>,
-    /// What it leads to.
+    /// Its far end.
     pub remote: Remote,
 }
 
 /// The far end of an NVLink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Remote {
-    /// The driver does not say.
-    Untold,
-    /// Something this operating system cannot see, such as an NVSwitch kept by the hypervisor.
+    /// Not reported by the driver.
+    Unknown,
+    /// A device that is invisible to this operating system, such as an NVSwitch of the hypervisor.
     Hidden,
     /// A PCI function.
     Function {
-        /// Where it sits.
+        /// Its PCI address.
         bus: BusId,
         /// Its PCI vendor and device id.
         id: (u16, u16),
     },
 }
 
-/// The GPUs of a recording are the ones it was made with.
+/// A recording contains the reports it was made with.
 impl GpuSource for Recording {
     fn gpus(&self) -> GpuReports {
         let mut numbers: Vec<u32> = self.list("nvml").iter().filter_map(|name| name.parse().ok()).collect();
@@ -84,14 +84,14 @@ impl GpuSource for Recording {
 }
 
 impl Recording {
-    /// Writes down what a driver told, so that [`GpuSource::gpus`] tells the same.
-    pub(crate) fn keep_gpus(&mut self, reports: &GpuReports) {
+    /// Adds the reports of a driver, so that [`GpuSource::gpus`] returns the same.
+    pub(crate) fn add_gpus(&mut self, reports: &GpuReports) {
         if let Some(reason) = &reports.reason {
-            self.keep("nvml/reason".to_owned(), reason.clone());
+            self.add("nvml/reason".to_owned(), reason.clone());
         }
         for (number, gpu) in reports.gpus.iter().enumerate() {
             let path = |file: &str| format!("nvml/{number}/{file}");
-            self.keep(path("bus"), gpu.bus.to_string());
+            self.add(path("bus"), gpu.bus.to_string());
             for (file, value) in [
                 ("name", gpu.name.clone()),
                 ("sm", gpu.sm.map(|sm| sm.to_string())),
@@ -99,16 +99,16 @@ impl Recording {
                 ("c2c_links", gpu.c2c_links.map(|links| links.to_string())),
             ] {
                 if let Some(value) = value {
-                    self.keep(path(file), value);
+                    self.add(path(file), value);
                 }
             }
             for link in &gpu.nvlinks {
-                self.keep(path(&format!("nvlink/{}", link.index)), write_link(link.up));
+                self.add(path(&format!("nvlink/{}", link.index)), write_link(link.up));
             }
         }
     }
 
-    fn keep(&mut self, path: String, value: String) {
+    fn add(&mut self, path: String, value: String) {
         self.entries.insert(path, Entry::File(value));
     }
 }
@@ -137,7 +137,7 @@ fn read_gpu(recording: &Recording, number: u32) -> Option<GpuReport> {
     })
 }
 
-/// `down`, or `up nvlink4 0000:05:00.0 10de:22a3`, or `up nvlink4 hidden`; what is not known is left out.
+/// `down`, or `up nvlink4 0000:05:00.0 10de:22a3`, or `up nvlink4 hidden`; unknown parts are omitted.
 fn write_link(up: Option<NvLinkUp>) -> String {
     let Some(up) = up else {
         return "down".to_owned();
@@ -147,14 +147,14 @@ fn write_link(up: Option<NvLinkUp>) -> String {
         text += &format!(" nvlink{generation}");
     }
     match up.remote {
-        Remote::Untold => {}
+        Remote::Unknown => {}
         Remote::Hidden => text += " hidden",
         Remote::Function { bus, id } => text += &format!(" {bus} {:04x}:{:04x}", id.0, id.1),
     }
     text
 }
 
-/// The reverse of [`write_link`]; None where it is neither up nor down.
+/// The reverse of [`write_link`]; None if the text is malformed.
 fn read_link(text: &str) -> Option<Option<NvLinkUp>> {
     let mut words = text.split_whitespace();
     match words.next()? {
@@ -162,7 +162,7 @@ fn read_link(text: &str) -> Option<Option<NvLinkUp>> {
         "up" => {}
         _ => return None,
     }
-    let mut up = NvLinkUp { generation: None, remote: Remote::Untold };
+    let mut up = NvLinkUp { generation: None, remote: Remote::Unknown };
     let mut far_end = None;
     for word in words {
         if let Some(generation) = word.strip_prefix("nvlink") {
@@ -187,10 +187,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_read_back_as_written() {
+    fn links_round_trip() {
         let bus = BusId::new(0, 5, 0, 0);
         let mut links = vec![None];
-        for remote in [Remote::Untold, Remote::Hidden, Remote::Function { bus, id: (0x10de, 0x22a3) }] {
+        for remote in [Remote::Unknown, Remote::Hidden, Remote::Function { bus, id: (0x10de, 0x22a3) }] {
             for generation in [None, Some(4)] {
                 links.push(Some(NvLinkUp { generation, remote }));
             }

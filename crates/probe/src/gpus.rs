@@ -1,4 +1,4 @@
-//! GPUs into the fabric: the ones on the PCI bus, and the ones only the driver shows.
+//! Adds GPUs to the fabric: those on the PCI bus, and those that only the driver reports.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::pcie;
 use crate::wiring::Wiring;
 
 impl<'a> Wiring<'a> {
-    /// Adds them, by PCI address.
+    /// Adds the GPUs and returns them by PCI address.
     pub(crate) fn gpus(&mut self) -> BTreeMap<BusId, WiredGpu<'a>> {
         let machine = self.machine;
         let mut gpus = BTreeMap::new();
@@ -27,10 +27,10 @@ impl<'a> Wiring<'a> {
             let label = report.and_then(|report| report.name.as_deref());
             let device = self.add(function, DeviceKind::Gpu(gpu_kind(model, report)), label);
             self.place(function, device, model);
-            let numa = self.home(function.numa_node);
+            let numa = self.numa_device(function.numa_node);
             gpus.insert(function.bus, WiredGpu { device, numa, model, report });
         }
-        // A sandbox may show GPUs to the driver alone.
+        // In a sandbox, GPUs may be visible to the driver only.
         for report in &machine.reports.gpus {
             if gpus.contains_key(&report.bus) {
                 continue;
@@ -45,11 +45,11 @@ impl<'a> Wiring<'a> {
                 label: report.name.as_deref().map(Into::into),
                 extra: Vec::new(),
             });
-            let numa = self.home(-1);
+            let numa = self.numa_device(-1);
             let spec = self.builder.spec(pcie::assumed(Lanes::default(), model));
             self.builder.connect(numa, device, 1, spec);
             let name = nvlinks::name(&self.builder, device, report.bus);
-            self.builder.note(format!("{name} is known to the driver but not on the PCI bus shown here"));
+            self.builder.note(format!("{name} is known to the driver but not listed on the PCI bus"));
             let bus = report.bus;
             let report = Some(report);
             gpus.insert(bus, WiredGpu { device, numa, model, report });
@@ -57,8 +57,8 @@ impl<'a> Wiring<'a> {
         gpus
     }
 
-    /// Says what could not be known about GPUs, and why.
-    pub(crate) fn tell_about_gpus(&mut self, gpus: &BTreeMap<BusId, WiredGpu<'_>>) {
+    /// Notes which GPU data is missing, and why.
+    pub(crate) fn note_missing_gpu_data(&mut self, gpus: &BTreeMap<BusId, WiredGpu<'_>>) {
         let mut unreported: Vec<String> = Vec::new();
         for function in self.machine.all(Role::Gpu) {
             let Some(gpu) = gpus.get(&function.bus) else {
@@ -66,16 +66,17 @@ impl<'a> Wiring<'a> {
             };
             let name = nvlinks::name(&self.builder, gpu.device, function.bus);
             if function.vendor != NVIDIA {
-                self.builder
-                    .note(format!("{name}: links to other GPUs are read for NVIDIA only; PCIe is drawn"));
+                self.builder.note(format!(
+                    "{name}: links between GPUs are read for NVIDIA only; only PCIe is included"
+                ));
             } else if gpu.report.is_none() {
                 unreported.push(name);
             }
         }
         if !unreported.is_empty() {
-            let reason = self.machine.reports.reason.as_deref().unwrap_or("the driver does not show it here");
+            let reason = self.machine.reports.reason.as_deref().unwrap_or("the driver does not report it");
             self.builder.note(format!(
-                "NVLinks cannot be seen without the driver ({reason}): {}",
+                "NVLinks are unknown without the driver ({reason}): {}",
                 unreported.join(", ")
             ));
         }

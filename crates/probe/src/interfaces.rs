@@ -1,4 +1,4 @@
-//! The kernel's names for what hangs off PCI functions: network interfaces, RDMA ports, NVMe drives.
+//! The kernel's interfaces of PCI functions: network interfaces, RDMA ports, NVMe drives.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,10 @@ pub(crate) const RDMA: &str = "sys/class/infiniband";
 pub(crate) const NVME: &str = "sys/class/nvme";
 
 const AMAZON: u16 = 0x1d0f;
-/// More ports than any adapter has.
-const MAX_PORTS: usize = 64;
+/// Ports of one adapter.
+const PORTS_MAX: usize = 64;
 
-/// An RDMA port as sysfs shows it.
+/// An RDMA port in sysfs.
 #[derive(Debug, Clone)]
 struct RdmaPort {
     name: String,
@@ -31,11 +31,11 @@ struct RdmaPort {
 #[derive(Debug, Clone)]
 struct NetDevice {
     name: String,
-    /// Zero where it shows none.
+    /// Zero if unknown.
     rate: Rate<Link, OneWay>,
 }
 
-/// Everything found, by the PCI function it belongs to.
+/// All interfaces, by PCI function.
 #[derive(Debug, Default)]
 pub(crate) struct Interfaces {
     rdma: BTreeMap<BusId, Vec<RdmaPort>>,
@@ -43,27 +43,27 @@ pub(crate) struct Interfaces {
     nvme: BTreeMap<BusId, String>,
 }
 
-/// A NIC's ports, its interfaces' names, and what is wrong with them.
+/// A NIC's ports, the names of its interfaces, and problems with them.
 #[derive(Debug, Default)]
 pub(crate) struct Adapter {
     pub(crate) ports: Vec<Port>,
     pub(crate) label: Option<Box<str>>,
-    pub(crate) troubles: Vec<String>,
+    pub(crate) problems: Vec<String>,
 }
 
 impl Interfaces {
     pub(crate) fn read(tree: &dyn Tree) -> Result<Self, ProbeError> {
-        let mut found = Self::default();
+        let mut interfaces = Self::default();
         for name in names(tree, NVME, "NVMe drives")? {
             if let Some(owner) = owner(tree, NVME, &name) {
-                found.nvme.insert(owner, name);
+                interfaces.nvme.insert(owner, name);
             }
         }
         for name in names(tree, NET, "network interfaces")? {
             let Some(owner) = owner(tree, NET, &name) else {
                 continue;
             };
-            // Radio does not join GPUs, and a representor is the switch's side of a port of somebody else.
+            // Wi-Fi carries no GPU traffic, and a representor is the switch side of another function's port.
             let read = |file: &str| tree.read(&format!("{NET}/{name}/{file}"));
             if read("phy80211/index").is_some()
                 || read("phys_port_name").is_some_and(|port| is_representor(&port))
@@ -72,18 +72,18 @@ impl Interfaces {
             }
             let megabits =
                 tree.read(&format!("{NET}/{name}/speed")).and_then(|text| text.parse::<u32>().ok());
-            // An interface that is down shows -1, or the same read as unsigned.
+            // The speed of an interface that is down is -1, or that as an unsigned number.
             let megabits = megabits.filter(|megabits| *megabits < 10_000_000).unwrap_or(0);
             let rate = Rate::from_bytes(u64::from(megabits) * 125_000);
-            found.net.entry(owner).or_default().push(NetDevice { name, rate });
+            interfaces.net.entry(owner).or_default().push(NetDevice { name, rate });
         }
         for name in names(tree, RDMA, "RDMA devices")? {
             if let Some(owner) = owner(tree, RDMA, &name) {
                 let ports = rdma_ports(tree, &name)?;
-                found.rdma.entry(owner).or_default().extend(ports);
+                interfaces.rdma.entry(owner).or_default().extend(ports);
             }
         }
-        Ok(found)
+        Ok(interfaces)
     }
 
     /// The drive's name, such as `nvme0`.
@@ -91,9 +91,9 @@ impl Interfaces {
         self.nvme.get(&bus).map(String::as_str)
     }
 
-    /// The NIC that some functions of one slot are. RDMA ports are its ports where it has them, for they are what
-    /// GPU traffic uses; the interfaces beside them then name it, also those of functions whose RDMA is bonded into
-    /// another function's.
+    /// The NIC that consists of the functions of one slot. Its ports are the RDMA ports, if it has any, because GPU
+    /// traffic uses them; the network interfaces then give its label, including those of functions whose RDMA is bonded
+    /// into another function.
     pub(crate) fn adapter(&self, functions: &[&Function]) -> Adapter {
         let mut adapter = Adapter::default();
         let mut labels = Vec::new();
@@ -111,8 +111,8 @@ impl Interfaces {
                 }
                 None if nets.is_empty() => {
                     adapter
-                        .troubles
-                        .push("shows no interface here (no driver, or another network namespace)".to_owned());
+                        .problems
+                        .push("has no interface here (no driver, or another network namespace)".to_owned());
                     adapter.add(None, fixed, Rate::ZERO);
                 }
                 None if has_rdma => labels.extend(nets.iter().map(|net| net.name.as_str())),
@@ -120,8 +120,8 @@ impl Interfaces {
                     for net in nets {
                         if net.rate == Rate::ZERO {
                             adapter
-                                .troubles
-                                .push(format!("{} shows no line rate: it is virtual, or down", net.name));
+                                .problems
+                                .push(format!("{} has no line rate: it is virtual, or down", net.name));
                         }
                         adapter.add(Some(&net.name), fixed.or(Some(Network::Ethernet)), net.rate);
                     }
@@ -143,10 +143,10 @@ impl Adapter {
             "Ethernet" => Some(Network::Roce),
             _ => None,
         };
-        // A port that is down shows the rate it would start training at.
+        // The rate of a port that is down is the initial training rate.
         let rate = if port.is_active { port.rate } else { Rate::ZERO };
         if !port.is_active {
-            self.troubles.push(format!("port {} is down", port.name));
+            self.problems.push(format!("port {} is down", port.name));
         }
         self.add(Some(&port.name), network, rate);
     }
@@ -156,15 +156,15 @@ impl Adapter {
     }
 }
 
-/// The innermost PCI function that a class entry's link leads through. A subfunction is a slice of a function that has
-/// its own interface, and owns nothing here.
+/// The innermost PCI function on the path of a class entry. None for subfunctions, whose parent function has its own
+/// interface.
 fn owner(tree: &dyn Tree, class: &str, name: &str) -> Option<BusId> {
     let path = tree.link(&format!("{class}/{name}"))?;
-    let is_slice = path.split('/').any(|part| part.contains(".sf."));
-    pci_addresses(&path).pop().filter(|_| !is_slice)
+    let is_subfunction = path.split('/').any(|part| part.contains(".sf."));
+    pci_addresses(&path).pop().filter(|_| !is_subfunction)
 }
 
-/// `pf0vf3`, `pf0sf88` or `c1pf0` behind a controller's number; the card's own port is `p0`.
+/// True for `pf0vf3`, `pf0sf88`, or with a controller number `c1pf0`; the card's own port is `p0`.
 fn is_representor(port: &str) -> bool {
     let own =
         port.strip_prefix('c').map_or(port, |rest| rest.trim_start_matches(|c: char| c.is_ascii_digit()));
@@ -174,8 +174,8 @@ fn is_representor(port: &str) -> bool {
 fn rdma_ports(tree: &dyn Tree, name: &str) -> Result<Vec<RdmaPort>, ProbeError> {
     let folder = format!("{RDMA}/{name}/ports");
     let numbers = names(tree, &folder, "ports")?;
-    if numbers.len() > MAX_PORTS {
-        return Err(ProbeError::TooMany { what: "ports", path: folder, limit: MAX_PORTS });
+    if numbers.len() > PORTS_MAX {
+        return Err(ProbeError::TooMany { what: "ports", path: folder, limit: PORTS_MAX });
     }
     let only = numbers.len() == 1;
     Ok(numbers
@@ -183,7 +183,7 @@ fn rdma_ports(tree: &dyn Tree, name: &str) -> Result<Vec<RdmaPort>, ProbeError> 
         .filter_map(|number| {
             let read = |file: &str| tree.read(&format!("{folder}/{number}/{file}"));
             Some(RdmaPort {
-                // Several ports are told apart as NCCL does, by a colon and their number.
+                // Several ports are named as in NCCL, with a colon and their number.
                 name: if only { name.to_owned() } else { format!("{name}:{number}") },
                 is_active: read("state")?.contains("ACTIVE"),
                 layer: read("link_layer").unwrap_or_default(),
@@ -193,7 +193,7 @@ fn rdma_ports(tree: &dyn Tree, name: &str) -> Result<Vec<RdmaPort>, ProbeError> 
         .collect())
 }
 
-/// `400 Gb/sec (4X NDR)`; zero where it is not that.
+/// Parses `400 Gb/sec (4X NDR)`; zero if malformed.
 fn gigabits(text: &str) -> Rate<Link, OneWay> {
     let number = text.split_whitespace().next().and_then(|number| number.parse::<f64>().ok());
     match number {
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bonded_card_has_one_port_and_slices_have_none() {
+    fn a_bonded_card_has_one_port_and_subfunctions_have_none() {
         use crate::{Recording, probe};
 
         let mut text = "# weft recording 1\n".to_owned();
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_read_as_the_kernel_writes_them() {
+    fn kernel_rates_are_parsed() {
         assert_eq!(gigabits("400 Gb/sec (4X NDR)"), Rate::from_gbit(400));
         assert_eq!(gigabits("2.5 Gb/sec (1X SDR)"), Rate::from_bytes(312_500_000));
         for text in ["", "fast", "-1 Gb/sec", "NaN", "inf", "1e99 Gb/sec"] {

@@ -1,11 +1,10 @@
-//! The fabric of this very machine: the only crate that looks at hardware.
+//! The fabric of the local machine. This is the only crate that reads hardware.
 //!
-//! [`this_machine`] reads sysfs and asks NVIDIA's driver, loaded at run time; [`probe`] does the same with any
-//! [`Tree`] and [`GpuSource`], and [`record`] keeps what it read as one text file that probes to the same fabric
-//! anywhere else. A machine without GPUs or driver is drawn as far as it can be seen, with notes that say what
-//! could not.
+//! [`this_machine`] reads sysfs and NVML, which it loads at run time; [`probe`] does the same with any [`Tree`] and
+//! [`GpuSource`]. [`record`] saves what a probe read as one text file, which probes to the same fabric on any machine. On
+//! a machine without GPUs or driver, the fabric contains what is visible, and notes say what is missing.
 //!
-//! Deliberately absent: the graph that AMD's and Intel's drivers know of their GPUs, and what lies past the NICs.
+//! Deliberately absent: GPU links of AMD's and Intel's drivers, and the network past the NICs.
 
 mod cores;
 mod cpu;
@@ -23,11 +22,11 @@ mod target;
 mod tree;
 mod wiring;
 
-pub use cores::{Closeness, Core, Share, cores, cpu_list, cpu_ranges, divide};
+pub use cores::{BindTo, Core, CoreSet, cores, cpu_list, cpu_ranges, divide};
 pub use gpu_source::{GpuReport, GpuReports, GpuSource, NvLinkReport, NvLinkUp, Remote};
 pub use nvml::Nvml;
 pub use record::record;
-pub use recording::{BadRecording, Recording};
+pub use recording::{Recording, RecordingError};
 pub use target::{TargetError, open};
 pub use tree::{Folder, Tree};
 
@@ -39,18 +38,18 @@ use models::model_of;
 use pci::Functions;
 use wiring::Machine;
 
-/// The fabric of the machine this runs on.
+/// Probes the local machine.
 pub fn this_machine() -> Result<Fabric, ProbeError> {
     probe(&Folder::new("/"), &Nvml)
 }
 
-/// The fabric of the machine whose `sys/` and `proc/` are in `tree` and whose GPUs `gpus` tells about.
+/// Probes the machine whose `sys/` and `proc/` are in `tree` and whose GPUs `gpus` reports.
 ///
-/// What is strange is left out and noted ([`Fabric::notes`]); only a tree that shows no machine at all, or one too
-/// large to be real, is an error.
+/// Entries that cannot be interpreted are left out with a note ([`Fabric::notes`]). Only a tree without a machine, or one
+/// above the limits, is an error.
 pub fn probe(tree: &dyn Tree, gpus: &dyn GpuSource) -> Result<Fabric, ProbeError> {
     if tree.list("sys").is_empty() && tree.read(cpu::CPUINFO).is_none() {
-        return Err(ProbeError::NothingThere);
+        return Err(ProbeError::NoMachine);
     }
     let mut machine = Machine {
         name: host_name(tree),
@@ -60,7 +59,7 @@ pub fn probe(tree: &dyn Tree, gpus: &dyn GpuSource) -> Result<Fabric, ProbeError
         reports: gpus.gpus(),
     };
     if has_c2c(&machine) && machine.sockets.cpu.arch.as_deref() == Some("arm64") {
-        // The cores call themselves ARM's; a GPU wired to them by C2C gives Grace away.
+        // Grace reports ARM as its vendor; C2C links identify it.
         machine.sockets.cpu.vendor = Some("NVIDIA".into());
     }
     Ok(machine.assemble()?)
@@ -72,22 +71,22 @@ pub fn probe(tree: &dyn Tree, gpus: &dyn GpuSource) -> Result<Fabric, ProbeError
 pub enum ProbeError {
     /// Neither sysfs nor `/proc/cpuinfo`.
     #[error(
-        "there is no machine to see: neither sys/ nor proc/cpuinfo is there. Probing needs Linux with /sys mounted; \
+        "no machine found: neither sys/ nor proc/cpuinfo can be read. Probing needs Linux with /sys mounted; \
          elsewhere, describe the machine by a preset, a spec or a file"
     )]
-    NothingThere,
-    /// More than any machine has.
-    #[error("{path} lists more than {limit} {what}: that is no real machine")]
+    NoMachine,
+    /// A folder has more entries than the limit.
+    #[error("{path} lists more than {limit} {what}, which is the limit")]
     TooMany {
-        /// Of what.
+        /// What the entries are.
         what: &'static str,
-        /// Where.
+        /// The folder.
         path: String,
-        /// How many there may be.
+        /// The limit.
         limit: usize,
     },
-    /// The fabric does not hold together.
-    #[error("what the machine shows does not make a fabric: {0}")]
+    /// The probed fabric is invalid.
+    #[error("cannot build a fabric of this machine: {0}")]
     Fabric(#[from] FabricError),
 }
 
@@ -102,9 +101,10 @@ fn host_name(tree: &dyn Tree) -> String {
 }
 
 fn has_c2c(machine: &Machine) -> bool {
-    let told = machine.reports.gpus.iter().any(|report| report.c2c_links.is_some_and(|links| links > 0));
+    let reported = machine.reports.gpus.iter().any(|report| report.c2c_links.is_some_and(|links| links > 0));
     let models = machine.functions.by_bus.values().filter(|function| function.role == pci::Role::Gpu);
-    told || models
-        .filter_map(|function| model_of(Some((function.vendor, function.device)), None))
-        .any(|model| model.c2c_links > 0)
+    reported
+        || models
+            .filter_map(|function| model_of(Some((function.vendor, function.device)), None))
+            .any(|model| model.c2c_links > 0)
 }

@@ -1,13 +1,13 @@
-//! Which GPU of the catalog a card is.
+//! Finds the catalog's model of a GPU.
 
 use weftlink_fabric::catalog::gpus::{self, GPUS, GpuModel, Vendor};
 
 use crate::gpu_source::GpuReport;
 
-/// Words that set variants of a GPU apart: a model that does not have such a word is not the card that does.
+/// Words that distinguish variants of a GPU: a card with such a word matches only models with it.
 const VARIANTS: [&str; 4] = ["pcie", "nvl", "super", "ti"];
 
-/// The catalog's model: by PCI vendor and device, else by the driver's name for it.
+/// The catalog's model, by PCI vendor and device, or else by the driver's name.
 pub(crate) fn model_of(ids: Option<(u16, u16)>, report: Option<&GpuReport>) -> Option<&'static GpuModel> {
     let by_id = ids.and_then(|(vendor, device)| by_pci_id(vendor, device));
     by_id.or_else(|| by_name(report?))
@@ -15,13 +15,13 @@ pub(crate) fn model_of(ids: Option<(u16, u16)>, report: Option<&GpuReport>) -> O
 
 /// The catalog's model with a PCI vendor and device id.
 pub(crate) fn by_pci_id(vendor: u16, device: u16) -> Option<&'static GpuModel> {
-    gpus::by_pci_device(device).filter(|model| pci_vendor(model.vendor) == vendor)
+    gpus::by_pci_device(device).filter(|model| model.vendor.pci_id() == vendor)
 }
 
-/// NVIDIA's only, for NVML is all that names GPUs: the one with the longest id among those that fit.
+/// The matching model with the longest id. NVIDIA only, because names come from NVML.
 fn by_name(report: &GpuReport) -> Option<&'static GpuModel> {
     let name = report.name.as_deref()?.to_ascii_lowercase();
-    let squeezed: String = name.split_whitespace().collect();
+    let without_spaces: String = name.split_whitespace().collect();
     let fits = |model: &&GpuModel| {
         let same_variant = VARIANTS.iter().all(|variant| {
             let has =
@@ -34,19 +34,11 @@ fn by_name(report: &GpuReport) -> Option<&'static GpuModel> {
         });
         model.vendor == Vendor::Nvidia
             && report.sm.is_none_or(|sm| sm == model.architecture)
-            && model.id.split('-').all(|word| squeezed.contains(word))
+            && model.id.split('-').all(|word| without_spaces.contains(word))
             && same_variant
             && same_memory
     };
     GPUS.iter().filter(fits).max_by_key(|model| model.id.len())
-}
-
-pub(crate) fn pci_vendor(vendor: Vendor) -> u16 {
-    match vendor {
-        Vendor::Nvidia => 0x10de,
-        Vendor::Amd => 0x1002,
-        Vendor::Intel => 0x8086,
-    }
 }
 
 #[cfg(test)]
@@ -68,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn names_find_their_models() {
+    fn models_are_found_by_name() {
         assert_eq!(named("NVIDIA H100 80GB HBM3", 90, 85), Some("h100"));
         assert_eq!(named("NVIDIA GeForce RTX 4090", 89, 25), Some("rtx4090"));
         assert_eq!(named("NVIDIA X9000", 90, 85), None);

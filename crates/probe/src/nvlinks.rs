@@ -1,4 +1,4 @@
-//! NVLinks and C2C, from what the driver reports of each GPU.
+//! Adds NVLinks and C2C to the fabric, from the driver's reports.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use weftlink_fabric::link::{LinkKind, LinkSpec};
 use crate::gpu_source::{GpuReport, NvLinkUp, Remote};
 use crate::pci::NVIDIA;
 
-/// A GPU in the fabric, and where to look for its far ends.
+/// A GPU in the fabric, and the data needed to add its links.
 pub(crate) struct WiredGpu<'a> {
     pub(crate) device: DeviceId,
     pub(crate) numa: DeviceId,
@@ -19,18 +19,18 @@ pub(crate) struct WiredGpu<'a> {
     pub(crate) report: Option<&'a GpuReport>,
 }
 
-/// What the far end of an NVLink may be.
-pub(crate) struct Ends<'a> {
+/// The possible far ends of NVLinks.
+pub(crate) struct Endpoints<'a> {
     pub(crate) host: HostId,
     pub(crate) gpus: &'a BTreeMap<BusId, WiredGpu<'a>>,
-    /// The NVSwitches that PCI shows.
+    /// The NVSwitches on the PCI bus.
     pub(crate) switches: BTreeMap<BusId, DeviceId>,
 }
 
-/// Links GPUs to GPUs, NVSwitches and CPUs, and notes what does not work.
-pub(crate) fn wire(builder: &mut FabricBuilder, ends: Ends<'_>) {
+/// Connects GPUs to GPUs, NVSwitches and CPUs, and notes problems.
+pub(crate) fn wire(builder: &mut FabricBuilder, endpoints: Endpoints<'_>) {
     let mut wires = Wires::default();
-    for (bus, gpu) in ends.gpus {
+    for (bus, gpu) in endpoints.gpus {
         let name = name(builder, gpu.device, *bus);
         let c2c = gpu.report.and_then(|report| report.c2c_links);
         let c2c = c2c.unwrap_or_else(|| gpu.model.map_or(0, |model| model.c2c_links));
@@ -43,29 +43,26 @@ pub(crate) fn wire(builder: &mut FabricBuilder, ends: Ends<'_>) {
             (report.nvlinks.is_empty(), gpu.model.map(|model| &model.links))
         {
             builder.note(format!(
-                "{name}: the model has {links} links to other GPUs and the driver shows none, as in a virtual machine \
-                 that was given the GPU alone"
+                "{name}: the model has {links} links to other GPUs but the driver reports none, as in a virtual machine \
+                 with a single passed-through GPU"
             ));
         }
         let down = report.nvlinks.iter().filter(|link| link.up.is_none()).count();
         if down > 0 {
-            builder.note(format!(
-                "{name}: {down} of {} NVLinks are down and are not drawn",
-                report.nvlinks.len()
-            ));
+            builder.note(format!("{name}: {down} of {} NVLinks are down and left out", report.nvlinks.len()));
         }
-        let mut untold = 0;
+        let mut unknown = 0;
         for up in report.nvlinks.iter().filter_map(|link| link.up) {
-            match far_end(&ends, gpu, up.remote) {
+            match far_end(&endpoints, gpu, up.remote) {
                 Some(end) => wires.add(gpu.device, end, spec_of(gpu, up)),
-                None => untold += 1,
+                None => unknown += 1,
             }
         }
-        if untold > 0 {
-            builder.note(format!("{name}: the driver does not say where {untold} NVLinks lead"));
+        if unknown > 0 {
+            builder.note(format!("{name}: the driver does not report the far end of {unknown} NVLinks"));
         }
     }
-    wires.lay(builder, ends.host);
+    wires.connect(builder, endpoints.host);
 }
 
 /// `gpu2 (0000:41:00.0)`
@@ -80,34 +77,34 @@ enum End {
     Gpu(DeviceId),
     /// An NVSwitch or a CPU.
     Other(DeviceId),
-    /// An NVSwitch at an address this machine does not list, or at none.
-    UnseenSwitch(Option<BusId>),
+    /// An NVSwitch with an unlisted address, or without one.
+    UnlistedSwitch(Option<BusId>),
 }
 
-/// What is not on this machine's PCI is taken for an NVSwitch, as NCCL takes it, unless its ids say it is a GPU.
-fn far_end(ends: &Ends<'_>, gpu: &WiredGpu<'_>, remote: Remote) -> Option<End> {
+/// The far end of a link. As in NCCL, an unlisted device is an NVSwitch, unless its ids are those of a GPU.
+fn far_end(endpoints: &Endpoints<'_>, gpu: &WiredGpu<'_>, remote: Remote) -> Option<End> {
     let (bus, id) = match remote {
-        Remote::Untold => return None,
-        Remote::Hidden => return Some(End::UnseenSwitch(None)),
+        Remote::Unknown => return None,
+        Remote::Hidden => return Some(End::UnlistedSwitch(None)),
         Remote::Function { bus, id } => (bus, id),
     };
-    if let Some(peer) = ends.gpus.get(&bus) {
+    if let Some(peer) = endpoints.gpus.get(&bus) {
         return (peer.device != gpu.device).then_some(End::Gpu(peer.device));
     }
-    if let Some(switch) = ends.switches.get(&bus) {
+    if let Some(switch) = endpoints.switches.get(&bus) {
         return Some(End::Other(*switch));
     }
     match id {
         (NVIDIA, device) if gpus::by_pci_device(device).is_some() => None,
         (IBM, _) => Some(End::Other(gpu.numa)),
-        _ => Some(End::UnseenSwitch(Some(bus))),
+        _ => Some(End::UnlistedSwitch(Some(bus))),
     }
 }
 
-/// Whose bridge functions stand for the CPU on POWER machines.
+/// The vendor of the bridge functions that represent the CPU on POWER machines.
 const IBM: u16 = 0x1014;
 
-/// The model knows its links best; a GPU the catalog lacks goes by its architecture, then by what the link says.
+/// The kind of NVLink: from the model, or else from the compute capability, or else from the reported generation.
 fn spec_of(gpu: &WiredGpu<'_>, up: NvLinkUp) -> &'static LinkSpec {
     if let Some((spec, _)) = gpu.model.and_then(GpuModel::gpu_links) {
         return spec;
@@ -119,11 +116,11 @@ fn spec_of(gpu: &WiredGpu<'_>, up: NvLinkUp) -> &'static LinkSpec {
     })
 }
 
-/// NVLinks counted up before they are laid. A pair of GPUs stands here once, the lower first.
+/// The NVLinks of all reports, counted by pair of ends. A pair of GPUs is listed once, the lower first.
 #[derive(Default)]
 struct Wires(BTreeMap<(DeviceId, End), Wire>);
 
-/// The NVLinks between two ends: how many each of them counts, and what they are.
+/// The NVLinks between two ends: the number that each end reports, and their kind.
 struct Wire {
     counts: [u32; 2],
     spec: &'static LinkSpec,
@@ -139,13 +136,13 @@ impl Wires {
         wire.counts[side] += 1;
     }
 
-    fn lay(self, builder: &mut FabricBuilder, host: HostId) {
-        let mut unseen: BTreeMap<Option<BusId>, DeviceId> = BTreeMap::new();
+    fn connect(self, builder: &mut FabricBuilder, host: HostId) {
+        let mut unlisted: BTreeMap<Option<BusId>, DeviceId> = BTreeMap::new();
         for ((gpu, end), Wire { counts: [here, there], spec }) in self.0 {
             let target = match end {
                 End::Gpu(device) | End::Other(device) => device,
-                End::UnseenSwitch(bus) => {
-                    *unseen.entry(bus).or_insert_with(|| add_switch(builder, host, bus))
+                End::UnlistedSwitch(bus) => {
+                    *unlisted.entry(bus).or_insert_with(|| add_switch(builder, host, bus))
                 }
             };
             if let DeviceKind::NvSwitch { generation } = &mut builder.device_mut(target).kind {
@@ -153,13 +150,13 @@ impl Wires {
             }
             if here > 0 && there > 0 && here != there {
                 let (a, b) = (builder.device(gpu).ordinal, builder.device(target).ordinal);
-                builder.note(format!("gpu{a} counts {here} NVLinks to gpu{b}, which counts {there}"));
+                builder.note(format!("gpu{a} reports {here} NVLinks to gpu{b}, but gpu{b} reports {there}"));
             }
             let spec = builder.spec(spec.clone());
             builder.connect(gpu, target, here.max(there), spec);
         }
-        if unseen.contains_key(&None) {
-            builder.note("the NVSwitches are out of this machine's sight and drawn as one");
+        if unlisted.contains_key(&None) {
+            builder.note("the NVSwitches are hidden from this machine and shown as one");
         }
     }
 }
@@ -176,7 +173,7 @@ fn add_switch(builder: &mut FabricBuilder, host: HostId, bus: Option<BusId>) -> 
     })
 }
 
-/// The first NVSwitch came with NVLink 2; each later generation serves the next NVLink.
+/// The first NVSwitch came with NVLink 2; each later generation belongs to the next NVLink.
 fn nvswitch_generation(kind: LinkKind) -> Option<u8> {
     match kind {
         LinkKind::NvLink { generation: Some(generation @ 2..) } => Some(generation - 1),

@@ -1,7 +1,7 @@
-//! NVML, loaded at run time: nothing of NVIDIA's is needed to build or to start.
+//! GPU data from NVML, which is loaded at run time: no NVIDIA library is needed to build or to start.
 //!
-//! The kind of an NVLink's far end is not asked for here: the binding's call for it gives `Unknown` whatever the
-//! driver says, so the PCI ids of the far end decide.
+//! The device type of an NVLink's far end is not read: the binding always returns `Unknown`, so the PCI ids of the far end
+//! decide.
 
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::error::NvmlError;
@@ -12,14 +12,14 @@ use weftlink_fabric::device::BusId;
 
 use crate::gpu_source::{GpuReport, GpuReports, GpuSource, NvLinkReport, NvLinkUp, Remote};
 
-/// The library as drivers install it; the name without `.1` comes only with development files.
+/// The name that drivers install; the name without `.1` is part of the development files.
 const LIBRARY: &str = "libnvidia-ml.so.1";
-/// NVML numbers a GPU's links from 0 and refuses the first that is not there. No GPU has as many as this.
-const MAX_NVLINKS: u32 = 64;
+/// NVML numbers a GPU's links from 0 and fails at the first missing one. No GPU has this many.
+const NVLINKS_MAX: u32 = 64;
 /// `NVML_FI_DEV_C2C_LINK_COUNT` of nvml.h.
 const FIELD_C2C_LINK_COUNT: FieldId = FieldId(170);
 
-/// The NVIDIA driver of this machine.
+/// The NVIDIA driver of the local machine.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Nvml;
 
@@ -28,28 +28,26 @@ impl GpuSource for Nvml {
         let library = match Library::builder().lib_path(LIBRARY.as_ref()).init() {
             Ok(library) => library,
             Err(NvmlError::LibloadingError(_)) => {
-                return nothing(format!("{LIBRARY} cannot be loaded: there is no NVIDIA driver here"));
+                return without_gpus(format!("cannot load {LIBRARY}: no NVIDIA driver is installed"));
             }
-            Err(error) => return nothing(format!("the NVIDIA driver does not answer: {error}")),
+            Err(error) => return without_gpus(format!("NVML failed to initialize: {error}")),
         };
         let count = match library.device_count() {
             Ok(count) => count,
-            Err(error) => return nothing(format!("the NVIDIA driver does not count its GPUs: {error}")),
+            Err(error) => return without_gpus(format!("NVML failed to count the GPUs: {error}")),
         };
         let mut reports = GpuReports::default();
         for index in 0..count {
             match library.device_by_index(index).and_then(|device| report(&device)) {
                 Ok(gpu) => reports.gpus.push(gpu),
-                Err(error) => {
-                    reports.reason = Some(format!("the driver's GPU {index} does not answer: {error}"))
-                }
+                Err(error) => reports.reason = Some(format!("NVML failed to read GPU {index}: {error}")),
             }
         }
         reports
     }
 }
 
-fn nothing(reason: String) -> GpuReports {
+fn without_gpus(reason: String) -> GpuReports {
     GpuReports { gpus: Vec::new(), reason: Some(reason) }
 }
 
@@ -64,21 +62,21 @@ fn report(device: &Device<'_>) -> Result<GpuReport, NvmlError> {
         sm,
         memory_bytes: device.memory_info().ok().map(|memory| memory.total),
         c2c_links: c2c_links(device),
-        nvlinks: (0..MAX_NVLINKS).map_while(|index| nvlink(device, index)).collect(),
+        nvlinks: (0..NVLINKS_MAX).map_while(|index| nvlink(device, index)).collect(),
     })
 }
 
-/// None where the GPU has no link of that number.
+/// None if the GPU has no link with that number.
 fn nvlink(device: &Device<'_>, index: u32) -> Option<NvLinkReport> {
     let link = device.link_wrapper_for(index);
     let up = link.is_active().ok()?.then(|| NvLinkUp {
         generation: link.version().ok().and_then(generation_of),
-        remote: link.remote_pci_info().map_or(Remote::Untold, |info| remote_of(&info)),
+        remote: link.remote_pci_info().map_or(Remote::Unknown, |info| remote_of(&info)),
     });
     Some(NvLinkReport { index, up })
 }
 
-/// `nvmlNvlinkVersion_t` of nvml.h: the point releases have numbers of their own.
+/// `nvmlNvlinkVersion_t` of nvml.h, in which point releases have their own numbers.
 fn generation_of(version: u32) -> Option<u8> {
     match version {
         1 => Some(1),
@@ -90,7 +88,7 @@ fn generation_of(version: u32) -> Option<u8> {
     }
 }
 
-/// In a virtual machine the far end may be out of sight: its address is then all ones.
+/// In a virtual machine the far end may be hidden; its address is then all ones.
 fn remote_of(info: &PciInfo) -> Remote {
     match bus_of(info) {
         Some(bus) if info.pci_device_id != u32::MAX => {

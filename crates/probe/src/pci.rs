@@ -1,7 +1,8 @@
-//! The PCI functions worth drawing: GPUs, NVSwitches, NICs, NVMe drives, and the bridges above them.
+//! The PCI functions of the fabric: GPUs, NVSwitches, NICs, NVMe drives, and the bridges above them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use weftlink_fabric::catalog::gpus::Vendor;
 use weftlink_fabric::device::{BusId, PciClass};
 
 use crate::ProbeError;
@@ -9,16 +10,16 @@ use crate::models::by_pci_id;
 use crate::tree::{Tree, hexadecimal, names, pci_address, pci_addresses};
 
 pub(crate) const DEVICES: &str = "sys/bus/pci/devices";
-/// Deeper than any bus hierarchy: PCI has 256 buses, and servers nest six bridges.
-const MAX_DEPTH: usize = 64;
+/// Bridges above a function. PCI has 256 buses per domain, and servers nest six bridges.
+const DEPTH_MAX: usize = 64;
 
-pub(crate) const NVIDIA: u16 = 0x10de;
-const AMD_GPUS: u16 = 0x1002;
+pub(crate) const NVIDIA: u16 = Vendor::Nvidia.pci_id();
+const AMD_GPUS: u16 = Vendor::Amd.pci_id();
 const AMD: u16 = 0x1022;
-const INTEL: u16 = 0x8086;
+const INTEL: u16 = Vendor::Intel.pci_id();
 const RED_HAT: u16 = 0x1b36;
 
-/// What a function is to the fabric.
+/// The role of a function in the fabric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
     Bridge,
@@ -28,20 +29,20 @@ pub(crate) enum Role {
     Nvme,
 }
 
-/// Speed and width of a PCIe link; None where the function does not say.
+/// Speed and width of a PCIe link; None if unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Lanes {
     pub(crate) generation: Option<u8>,
     pub(crate) width: Option<u8>,
 }
 
-/// A PCI function that the fabric shows.
+/// A PCI function of the fabric.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Function {
     pub(crate) bus: BusId,
-    /// The address without the function number: what shares it shares a slot.
+    /// The address without the function number; functions of one slot share it.
     pub(crate) slot: String,
-    /// The functions it sits below, outermost first.
+    /// The functions above it, outermost first.
     pub(crate) above: Vec<BusId>,
     pub(crate) role: Role,
     pub(crate) class: PciClass,
@@ -53,40 +54,40 @@ pub(crate) struct Function {
 }
 
 impl Function {
-    /// A port that a hypervisor made up: its link speed says nothing about a wire.
+    /// True for a port of a hypervisor, whose link speed is meaningless.
     pub(crate) fn is_virtual_port(&self) -> bool {
         self.vendor == RED_HAT
     }
 }
 
-/// All functions worth drawing, by address.
+/// The functions of the fabric, by address.
 #[derive(Debug, Default)]
 pub(crate) struct Functions {
     pub(crate) by_bus: BTreeMap<BusId, Function>,
-    /// What was left out or mended, for the fabric's notes.
+    /// Notes on functions that were left out.
     pub(crate) notes: Vec<String>,
 }
 
 impl Functions {
-    /// Reads them. No more is read of a function than its class and place until it is known to matter: what a
-    /// recording keeps follows from that.
+    /// Reads the functions. Until a function is known to matter, only its class and place are read, because recordings
+    /// keep whatever is read.
     pub(crate) fn read(tree: &dyn Tree) -> Result<Self, ProbeError> {
-        let mut found = Self::default();
+        let mut functions = Self::default();
         let mut places = BTreeMap::new();
         for name in names(tree, DEVICES, "PCI functions")? {
             let Some(bus) = pci_address(&name) else { continue };
-            if let Some(place) = found.place(tree, &name, bus) {
+            if let Some(place) = functions.place(tree, &name, bus) {
                 places.insert(bus, place);
             }
         }
         for (bus, place) in &places {
             if let Some(role) = role(tree, place) {
-                found.by_bus.insert(*bus, detail(tree, *bus, place, role));
+                functions.by_bus.insert(*bus, detail(tree, *bus, place, role));
             }
         }
         let mut bridges = BTreeSet::new();
-        for function in found.by_bus.values() {
-            // An NVSwitch is on PCIe to be managed: no GPU's data passes there, so that way is not drawn.
+        for function in functions.by_bus.values() {
+            // The PCIe link of an NVSwitch is for management and carries no GPU data, so its bridges are left out.
             if function.role == Role::NvSwitch {
                 continue;
             }
@@ -96,37 +97,37 @@ impl Functions {
                         bridges.insert(*above);
                     }
                     Some(_) => {}
-                    None => found
+                    None => functions
                         .notes
-                        .push(format!("{} sits below {above}, which the kernel does not list", function.bus)),
+                        .push(format!("{} is below {above}, which the kernel does not list", function.bus)),
                 }
             }
         }
         for bus in bridges {
-            found.by_bus.insert(bus, detail(tree, bus, &places[&bus], Role::Bridge));
+            functions.by_bus.insert(bus, detail(tree, bus, &places[&bus], Role::Bridge));
         }
-        Ok(found)
+        Ok(functions)
     }
 
     fn place(&mut self, tree: &dyn Tree, name: &str, bus: BusId) -> Option<Place> {
         let class = tree.read(&format!("{DEVICES}/{name}/class")).as_deref().and_then(hexadecimal);
         let Some(class) = class.filter(|class| *class <= 0xff_ffff) else {
-            self.notes.push(format!("{bus} does not say what it is: left out"));
+            self.notes.push(format!("{bus} has no readable PCI class and is left out"));
             return None;
         };
         let mut above = pci_addresses(&tree.link(&format!("{DEVICES}/{name}")).unwrap_or_default());
         if above.last() == Some(&bus) {
             above.pop();
         }
-        if above.len() > MAX_DEPTH || above.contains(&bus) {
-            self.notes.push(format!("{bus} has no believable place in the PCI tree: left out"));
+        if above.len() > DEPTH_MAX || above.contains(&bus) {
+            self.notes.push(format!("{bus} has an invalid place in the PCI tree and is left out"));
             return None;
         }
         Some(Place { name: name.to_owned(), class: PciClass(class), above })
     }
 }
 
-/// Where a function is and what kind of thing, before anything else is asked of it.
+/// The place and class of a function, which are read first.
 struct Place {
     name: String,
     class: PciClass,
@@ -154,25 +155,25 @@ fn role(tree: &dyn Tree, place: &Place) -> Option<Role> {
         _ if place.class.is_gpu() => Role::Gpu,
         _ => return None,
     };
-    // A virtual function is a slice of a device that is listed as well.
+    // Virtual functions are left out; their physical function is listed too.
     if tree.link(&format!("{DEVICES}/{}/physfn", place.name)).is_some() {
         return None;
     }
     let counts = match role {
         Role::NvSwitch => id(tree, &place.name, "vendor") == NVIDIA,
-        Role::Gpu => is_computing_gpu(tree, place),
+        Role::Gpu => is_compute_gpu(tree, place),
         _ => true,
     };
     counts.then_some(role)
 }
 
-/// A GPU that computes: not the display chip of a management controller or hypervisor, and not the graphics inside
-/// a CPU. Intel's sit on the root bus; AMD's share their slot with functions of the CPU.
-fn is_computing_gpu(tree: &dyn Tree, place: &Place) -> bool {
+/// True for a compute GPU, as opposed to the display chip of a management controller or hypervisor and to graphics inside
+/// a CPU. Intel's integrated graphics are on the root bus; AMD's share their slot with functions of the CPU.
+fn is_compute_gpu(tree: &dyn Tree, place: &Place) -> bool {
     let has_display = place.class.0 >> 8 == 0x0300;
     match id(tree, &place.name, "vendor") {
         NVIDIA => true,
-        // Passed through to a virtual machine, a card sits on the root bus too; its id tells.
+        // A card passed through to a virtual machine is on the root bus too; its id identifies it.
         INTEL => !place.above.is_empty() || by_pci_id(INTEL, id(tree, &place.name, "device")).is_some(),
         AMD_GPUS => {
             let beside = |function: u8| id(tree, &format!("{}.{function}", place.slot()), "vendor");
@@ -215,7 +216,7 @@ fn generation(speed: &str) -> Option<u8> {
     }
 }
 
-/// The widths that exist; 0, 63 and 255 are how the kernel and hypervisors say that there is no link to see.
+/// A valid width; the kernel and hypervisors report 0, 63 or 255 for an unknown link.
 fn width(text: &str) -> Option<u8> {
     text.parse().ok().filter(|width| matches!(width, 1 | 2 | 4 | 8 | 12 | 16 | 32))
 }
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn only_gpus_that_compute_count() {
+    fn only_compute_gpus_are_included() {
         let found = functions(&[
             ("0000:00:02.0", "", "0x030000", "0x8086"), // inside an Intel CPU
             ("0000:00:0b.0", "", "0x120000", "0x8086"), // its NPU
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_left_out_with_a_note() {
+    fn invalid_functions_are_left_out_with_a_note() {
         let found = functions(&[
             ("0000:00:02.0", "/0000:00:02.0", "0x020000", "0x8086"),
             ("0000:00:03.0", "", "garbage", "0x8086"),
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn speeds_and_widths_that_do_not_exist_are_unknown() {
+    fn invalid_speeds_and_widths_are_unknown() {
         assert_eq!(
             ["2.5 GT/s PCIe", "5 GT/s", "32.0 GT/s PCIe", "Unknown", ""].map(generation),
             [Some(1), Some(2), Some(5), None, None]

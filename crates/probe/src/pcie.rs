@@ -1,4 +1,4 @@
-//! How fast a function's PCIe link is, from what both of its ends say.
+//! The rate of a function's PCIe link, from what both of its ends report.
 
 use weftlink_fabric::catalog::gpus::GpuModel;
 use weftlink_fabric::catalog::links;
@@ -8,25 +8,24 @@ use weftlink_fabric::link::LinkSpec;
 use crate::pci::{Function, Lanes};
 
 const ASSUMED: Source = Source::named(
-    "assumed: the machine does not show this link; the GPU's own, or PCIe 3.0 x16 as NCCL takes it",
+    "assumed: the machine does not report this link; that of the GPU model, or PCIe 3.0 x16 as in NCCL",
 );
 
 /// The link above a function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Slot {
     pub(crate) spec: LinkSpec,
-    /// The machine does not show the link, and the spec is a guess.
+    /// The machine does not report the link, and the spec is a guess.
     pub(crate) is_assumed: bool,
-    /// What a person should know of it, to follow the device's name.
-    pub(crate) troubles: Vec<String>,
+    /// Problems of the link, to be printed after the device's name.
+    pub(crate) problems: Vec<String>,
 }
 
 impl Slot {
-    /// The link between `function` and the port `above` it; a GPU's model helps where the machine is silent.
+    /// The link between `function` and the port `above` it; a GPU's model is used if the machine reports nothing.
     ///
-    /// An idle GPU slows its link down to save power and speeds it up when asked to move data, and so does a switch
-    /// that has only GPUs below it (`slows_when_idle`): the speed such a link can do is what counts. Its width stays,
-    /// and everything else runs at what it shows.
+    /// An idle GPU reduces the speed of its link to save power, and so does a switch with only GPUs below it
+    /// (`slows_when_idle`). The speed of such a link is its maximum; its width and all other links are as reported.
     pub(crate) fn of(
         function: &Function,
         above: Option<&Function>,
@@ -47,26 +46,26 @@ impl Slot {
             }
             _ => (assumed(lanes, model), true),
         };
-        Self { spec, is_assumed, troubles: troubles(function, best, slows_when_idle) }
+        Self { spec, is_assumed, problems: problems(function, best, slows_when_idle) }
     }
 }
 
-fn troubles(function: &Function, best: Lanes, slows_when_idle: bool) -> Vec<String> {
-    let mut troubles = Vec::new();
+fn problems(function: &Function, best: Lanes, slows_when_idle: bool) -> Vec<String> {
+    let mut problems = Vec::new();
     let width = smaller(function.now.width, best.width);
     if let (Some(now), Some(max)) = (width, function.max.width)
         && now < max
     {
-        troubles.push(format!("runs at x{now} of x{max}"));
+        problems.push(format!("runs at x{now} instead of x{max}"));
     }
-    // A slower port than the card is no fault.
+    // A port that is slower than the card is not a problem.
     if let (Some(now), Some(best)) = (function.now.generation, best.generation)
         && now < best
         && !slows_when_idle
     {
-        troubles.push(format!("runs at PCIe {now}.0 where both ends can do {best}.0"));
+        problems.push(format!("runs at PCIe {now}.0, but both ends support {best}.0"));
     }
-    troubles
+    problems
 }
 
 fn smaller(a: Option<u8>, b: Option<u8>) -> Option<u8> {
@@ -76,8 +75,7 @@ fn smaller(a: Option<u8>, b: Option<u8>) -> Option<u8> {
     }
 }
 
-/// A link that is not shown: the model's own, or what NCCL takes it for. It has no nominal figure, for nobody
-/// stated one.
+/// An unreported link: that of the model, or NCCL's default. It has no nominal rate.
 pub(crate) fn assumed(lanes: Lanes, model: Option<&GpuModel>) -> LinkSpec {
     let (generation, width) = model.map_or((3, 16), |model| model.pcie);
     let mut spec = links::pcie(lanes.generation.unwrap_or(generation), lanes.width.unwrap_or(width));
@@ -120,38 +118,41 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_gpu_counts_for_what_it_can_do() {
+    fn an_idle_gpu_has_its_maximum_speed() {
         let port = function(Role::Bridge, (1, 16), (4, 16));
         let slot = slot_of(&function(Role::Gpu, (1, 16), (5, 16)), Some(&port), None);
         assert_eq!(slot.spec, links::pcie(4, 16));
-        assert!(slot.troubles.is_empty() && !slot.is_assumed);
+        assert!(slot.problems.is_empty() && !slot.is_assumed);
     }
 
     #[test]
-    fn a_narrow_link_is_told() {
+    fn a_narrow_link_is_reported() {
         let port = function(Role::Bridge, (4, 8), (5, 8));
         let slot = slot_of(&function(Role::Gpu, (1, 8), (5, 16)), Some(&port), None);
         assert_eq!(slot.spec, links::pcie(5, 8));
-        assert_eq!(slot.troubles, ["runs at x8 of x16"]);
+        assert_eq!(slot.problems, ["runs at x8 instead of x16"]);
         let nic = slot_of(&function(Role::Nic, (3, 8), (5, 16)), Some(&port), None);
         assert_eq!(nic.spec, links::pcie(3, 8));
-        assert_eq!(nic.troubles, ["runs at x8 of x16", "runs at PCIe 3.0 where both ends can do 5.0"]);
+        assert_eq!(
+            nic.problems,
+            ["runs at x8 instead of x16", "runs at PCIe 3.0, but both ends support 5.0"]
+        );
     }
 
     #[test]
-    fn a_gpu_is_as_wide_as_it_shows_and_a_bridge_above_gpus_as_fast_as_it_can_be() {
+    fn a_gpu_has_its_current_width_and_a_bridge_above_gpus_its_maximum_speed() {
         let port = function(Role::Bridge, (5, 16), (5, 16));
         let gpu = slot_of(&function(Role::Gpu, (1, 8), (5, 16)), Some(&port), None);
         assert_eq!(gpu.spec, links::pcie(5, 8));
-        assert_eq!(gpu.troubles, ["runs at x8 of x16"]);
+        assert_eq!(gpu.problems, ["runs at x8 instead of x16"]);
         let switch = function(Role::Bridge, (1, 16), (5, 16));
         let [gpus_only, mixed] = [true, false].map(|idles| Slot::of(&switch, Some(&port), None, idles));
-        assert_eq!((gpus_only.spec, gpus_only.troubles.len()), (links::pcie(5, 16), 0));
-        assert_eq!((mixed.spec, mixed.troubles.len()), (links::pcie(1, 16), 1));
+        assert_eq!((gpus_only.spec, gpus_only.problems.len()), (links::pcie(5, 16), 0));
+        assert_eq!((mixed.spec, mixed.problems.len()), (links::pcie(1, 16), 1));
     }
 
     #[test]
-    fn a_silent_link_is_assumed_and_says_so() {
+    fn an_unreported_link_is_assumed() {
         let silent = function(Role::Gpu, (0, 0), (0, 0));
         let slot = slot_of(&silent, None, None);
         assert!(slot.is_assumed);
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_virtual_port_caps_nothing() {
+    fn a_virtual_port_is_no_limit() {
         let mut port = function(Role::Bridge, (1, 1), (1, 1));
         port.vendor = 0x1b36;
         let slot = slot_of(&function(Role::Gpu, (5, 16), (5, 16)), Some(&port), None);

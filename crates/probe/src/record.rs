@@ -1,33 +1,33 @@
-//! Recording: whatever a probe reads is kept, so that a probe of the recording reads the same.
+//! Recording: keeps everything that a probe reads, so that a probe of the recording reads the same.
 //!
-//! What says which machine it was is not kept: host name, serial numbers, and the MAC addresses and GUIDs that some
-//! interface and path names are made of. Nor is anything about functions that the fabric does not show.
+//! A recording is anonymous: it contains no host name, no serial numbers, and none of the MAC addresses and GUIDs that
+//! occur in names of interfaces and paths. Functions that are not part of the fabric are left out.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use weftlink_fabric::device::BusId;
 
-use crate::cpu::{CPUINFO, essential};
+use crate::cpu::{CPUINFO, identifying_lines};
 use crate::interfaces::{NET, NVME, RDMA};
 use crate::pci::DEVICES;
 use crate::recording::{Entry, Recording};
 use crate::tree::{Tree, pci_address, pci_addresses};
 use crate::{GpuReports, GpuSource, HOST_NAME, ProbeError, probe};
 
-/// Probes a machine and keeps what was read. The recording's [`Display`](std::fmt::Display) is the text to save.
+/// Probes a machine and records what was read. The recording's [`Display`](std::fmt::Display) is the text to save.
 pub fn record(tree: &dyn Tree, gpus: &dyn GpuSource) -> Result<Recording, ProbeError> {
     let reports = gpus.gpus();
-    let watched = Watched { tree, seen: RefCell::default(), wanted: RefCell::default() };
-    probe(&watched, &Fixed(&reports))?;
-    let mut entries = watched.seen.into_inner();
-    forget_irrelevant(&mut entries, &watched.wanted.into_inner());
-    let mut recording = Recording { entries: forget_identity(entries) };
-    recording.keep_gpus(&reports);
+    let recorder = RecordingTree { tree, read: RefCell::default(), used: RefCell::default() };
+    probe(&recorder, &Fixed(&reports))?;
+    let mut entries = recorder.read.into_inner();
+    remove_unused(&mut entries, &recorder.used.into_inner());
+    let mut recording = Recording { entries: anonymize(entries) };
+    recording.add_gpus(&reports);
     Ok(recording)
 }
 
-/// Reports that were asked for already.
+/// Reports that were read before.
 struct Fixed<'a>(&'a GpuReports);
 
 impl GpuSource for Fixed<'_> {
@@ -36,21 +36,21 @@ impl GpuSource for Fixed<'_> {
     }
 }
 
-/// A tree that remembers what was read from it.
-struct Watched<'a> {
+/// A tree that records what is read from it.
+struct RecordingTree<'a> {
     tree: &'a dyn Tree,
-    seen: RefCell<BTreeMap<String, Entry>>,
-    /// The PCI functions whose vendor was asked for, answered or not: the ones that matter.
-    wanted: RefCell<BTreeSet<BusId>>,
+    read: RefCell<BTreeMap<String, Entry>>,
+    /// The PCI functions whose vendor was read, successfully or not: those that the probe uses.
+    used: RefCell<BTreeSet<BusId>>,
 }
 
-impl Tree for Watched<'_> {
+impl Tree for RecordingTree<'_> {
     fn read(&self, path: &str) -> Option<String> {
         if path.ends_with("/vendor") {
-            self.wanted.borrow_mut().extend(function(path));
+            self.used.borrow_mut().extend(function(path));
         }
         let value = self.tree.read(path)?;
-        self.seen.borrow_mut().insert(path.to_owned(), Entry::File(value.clone()));
+        self.read.borrow_mut().insert(path.to_owned(), Entry::File(value.clone()));
         Some(value)
     }
 
@@ -60,21 +60,21 @@ impl Tree for Watched<'_> {
 
     fn link(&self, path: &str) -> Option<String> {
         let target = self.tree.link(path)?;
-        self.seen.borrow_mut().insert(path.to_owned(), Entry::Link(target.clone()));
+        self.read.borrow_mut().insert(path.to_owned(), Entry::Link(target.clone()));
         Some(target)
     }
 }
 
-/// The PCI function a path is about.
+/// The PCI function in a path.
 fn function(path: &str) -> Option<BusId> {
     pci_address(path.strip_prefix(DEVICES)?.strip_prefix('/')?.split('/').next()?)
 }
 
-/// Drops PCI functions that nothing but their class was asked of, and interfaces of no function that is kept.
-fn forget_irrelevant(entries: &mut BTreeMap<String, Entry>, wanted: &BTreeSet<BusId>) {
+/// Removes PCI functions that the probe does not use, and interfaces of removed functions.
+fn remove_unused(entries: &mut BTreeMap<String, Entry>, used: &BTreeSet<BusId>) {
     entries.retain(|path, entry| match (function(path), entry) {
-        (Some(bus), _) => wanted.contains(&bus),
-        (None, Entry::Link(target)) => pci_addresses(target).last().is_some_and(|bus| wanted.contains(bus)),
+        (Some(bus), _) => used.contains(&bus),
+        (None, Entry::Link(target)) => pci_addresses(target).last().is_some_and(|bus| used.contains(bus)),
         (None, Entry::File(_)) => true,
     });
     let owned: BTreeSet<String> = entries.keys().cloned().collect();
@@ -91,7 +91,7 @@ fn interface(path: &str) -> Option<(&str, &str)> {
     Some((class, name))
 }
 
-fn forget_identity(entries: BTreeMap<String, Entry>) -> BTreeMap<String, Entry> {
+fn anonymize(entries: BTreeMap<String, Entry>) -> BTreeMap<String, Entry> {
     let mut plain_names: BTreeMap<String, String> = BTreeMap::new();
     for name in entries.keys().filter_map(|path| interface(path)).map(|(_, name)| name) {
         if let Some(stem) = stem_before_address(name) {
@@ -105,14 +105,14 @@ fn forget_identity(entries: BTreeMap<String, Entry>) -> BTreeMap<String, Entry> 
     };
     let entry = |path: &str, entry: Entry| match entry {
         Entry::File(_) if path == HOST_NAME => Entry::File("host0".to_owned()),
-        Entry::File(text) if path == CPUINFO => Entry::File(essential(&text)),
+        Entry::File(text) if path == CPUINFO => Entry::File(identifying_lines(&text)),
         Entry::File(text) => Entry::File(text),
         Entry::Link(target) => Entry::Link(plain(&from_host_bridge(&target))),
     };
-    entries.into_iter().map(|(path, found)| (plain(&path), entry(&path, found))).collect()
+    entries.into_iter().map(|(path, value)| (plain(&path), entry(&path, value))).collect()
 }
 
-/// A hypervisor's bus may put GUIDs into the path above the PCI host bridge.
+/// Removes the part of a path above the PCI host bridge, where a hypervisor may put GUIDs.
 fn from_host_bridge(target: &str) -> String {
     let parts: Vec<&str> = target.split('/').collect();
     let devices = parts.iter().position(|part| *part == "devices");
@@ -125,7 +125,7 @@ fn from_host_bridge(target: &str) -> String {
     }
 }
 
-/// `enx` of `enx0242ac110002`: names made of a MAC address or a GUID end in 12 or 16 hexadecimal digits.
+/// `enx` of `enx0242ac110002`: names with a MAC address or a GUID end in 12 or 16 hexadecimal digits.
 fn stem_before_address(name: &str) -> Option<&str> {
     let (stem, digits) = name.rsplit_once('x')?;
     let is_address = matches!(digits.len(), 12 | 16) && digits.chars().all(|c| c.is_ascii_hexdigit());
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn identity_is_forgotten() {
+    fn recordings_are_anonymous() {
         let recording: Recording = "# weft recording 1
 proc/sys/kernel/hostname = secret
 proc/cpuinfo = vendor_id : GenuineIntel\\nSerial : 4711

@@ -1,4 +1,4 @@
-//! A machine in one text file, to read where the machine is not.
+//! A machine in one text file, which can be probed on any other machine.
 //!
 //! ```text
 //! # weft recording 1
@@ -8,9 +8,9 @@
 //! nvml/0/name = NVIDIA H100 80GB HBM3
 //! ```
 //!
-//! One line a file (`path = what it says`, with `\n` and `\\` for line ends and backslashes) or a symbolic link
-//! (`path -> target`); what the driver reports about GPUs is written as files below `nvml/`. Lines that start with
-//! `#` are comments. A path is only ever looked up as written: links are data here and are never followed.
+//! Each line is a file (`path = content`, with `\n` and `\\` for line ends and backslashes) or a symbolic link
+//! (`path -> target`). The driver's reports on GPUs are files below `nvml/`. Lines that start with `#` are comments. Links
+//! are data and are never followed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,51 +18,54 @@ use std::str::FromStr;
 
 use crate::tree::Tree;
 
-/// The first line of every recording; its number changes when older readers could no longer read it.
+/// The first line of every recording; the version changes when older readers cannot read the format.
 const HEADER: &str = "# weft recording 1";
-/// The most bytes a recording may have; a large server's takes a hundred kilobytes.
-const MAX_BYTES: usize = 16 << 20;
+/// Bytes of a recording; that of a large server has a hundred kilobytes.
+const BYTES_MAX: usize = 16 << 20;
 
-/// What a machine showed when it was recorded.
+/// A recorded machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recording {
     pub(crate) entries: BTreeMap<String, Entry>,
 }
 
 impl Recording {
-    /// How every recording starts, whatever its version.
-    pub const MARK: &str = "# weft recording ";
+    /// The start of every recording, in any version.
+    pub const MAGIC: &str = "# weft recording ";
 }
 
-/// What stands at a path.
+/// The entry of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Entry {
-    /// A file and what it says.
+    /// A file and its content.
     File(String),
     /// A link and its target.
     Link(String),
 }
 
-/// A text is not a recording.
+/// A recording is malformed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line} of the recording: {reason}")]
-pub struct BadRecording {
-    /// Counted from 1.
+pub struct RecordingError {
+    /// The line, counted from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The mistake.
     pub reason: String,
 }
 
 impl FromStr for Recording {
-    type Err = BadRecording;
+    type Err = RecordingError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let bad = |line: usize, reason: &str| BadRecording { line, reason: reason.to_owned() };
-        if text.len() > MAX_BYTES {
-            return Err(bad(1, &format!("longer than {} MiB", MAX_BYTES >> 20)));
+        let bad = |line: usize, reason: &str| RecordingError { line, reason: reason.to_owned() };
+        if text.len() > BYTES_MAX {
+            return Err(bad(
+                1,
+                &format!("the recording is longer than {} MiB, which is the limit", BYTES_MAX >> 20),
+            ));
         }
         if text.lines().next().map(str::trim_end) != Some(HEADER) {
-            return Err(bad(1, &format!("a recording starts with `{HEADER}`")));
+            return Err(bad(1, &format!("expected `{HEADER}`; record the machine again with this version")));
         }
         let mut entries = BTreeMap::new();
         for (index, line) in text.lines().enumerate() {
@@ -74,13 +77,13 @@ impl FromStr for Recording {
             let (path, rest) = line.split_once(' ').unwrap_or((line, ""));
             let well_formed = !path.split('/').any(|part| matches!(part, "" | "." | ".."));
             let entry = match rest.split_once(' ').unwrap_or((rest, "")) {
-                _ if !well_formed => return Err(bad(number, &format!("`{path}` is not a path"))),
+                _ if !well_formed => return Err(bad(number, &format!("`{path}` is not a relative path"))),
                 ("=", value) => Entry::File(unescape(value.trim())),
                 ("->", target) if !target.trim().is_empty() => Entry::Link(target.trim().to_owned()),
-                _ => return Err(bad(number, "neither `path = value` nor `path -> target`")),
+                _ => return Err(bad(number, "expected `path = value` or `path -> target`")),
             };
             if entries.insert(path.to_owned(), entry).is_some() {
-                return Err(bad(number, &format!("`{path}` stands here a second time")));
+                return Err(bad(number, &format!("duplicate path `{path}`")));
             }
         }
         Ok(Self { entries })
@@ -117,7 +120,7 @@ impl Tree for Recording {
             .map_while(|(path, _)| path.strip_prefix(&prefix))
             .map(|rest| rest.split('/').next().unwrap_or(rest).to_owned())
             .collect();
-        // `a/b`, `a.b`, `a/c` is the order of the map: the same name may come back after another.
+        // In the map's order, entries of the same folder need not be adjacent.
         names.sort_unstable();
         names.dedup();
         names
@@ -139,7 +142,7 @@ fn unescape(value: &str) -> String {
     let mut text = String::with_capacity(value.len());
     let mut chars = value.chars();
     while let Some(c) = chars.next() {
-        let meant = match c {
+        let unescaped = match c {
             '\\' => match chars.next() {
                 Some('n') => '\n',
                 Some('r') => '\r',
@@ -147,7 +150,7 @@ fn unescape(value: &str) -> String {
             },
             _ => c,
         };
-        text.push(meant);
+        text.push(unescaped);
     }
     text
 }
@@ -157,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_recording_reads_back_as_written() {
+    fn recordings_round_trip() {
         let text = "# weft recording 1\na/b = two\\nlines and a \\\\\na/c =\na/d/e -> ../b\n";
         let recording: Recording = text.parse().unwrap();
         assert_eq!(recording.read("a/b").as_deref(), Some("two\nlines and a \\"));
@@ -169,15 +172,15 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_line_is_named() {
+    fn errors_have_a_line() {
         for (text, line, reason) in [
-            ("", 1, "starts with"),
-            ("# weft recording 2\n", 1, "starts with"),
-            ("# weft recording 1\n\n../x = 1\n", 3, "not a path"),
-            ("# weft recording 1\n/x = 1\n", 2, "not a path"),
-            ("# weft recording 1\nx : 1\n", 2, "neither"),
-            ("# weft recording 1\nx ->\n", 2, "neither"),
-            ("# weft recording 1\nx = 1\nx = 2\n", 3, "second time"),
+            ("", 1, "expected `# weft recording 1`"),
+            ("# weft recording 2\n", 1, "expected `# weft recording 1`"),
+            ("# weft recording 1\n\n../x = 1\n", 3, "not a relative path"),
+            ("# weft recording 1\n/x = 1\n", 2, "not a relative path"),
+            ("# weft recording 1\nx : 1\n", 2, "expected `path = value`"),
+            ("# weft recording 1\nx ->\n", 2, "expected `path = value`"),
+            ("# weft recording 1\nx = 1\nx = 2\n", 3, "duplicate path `x`"),
         ] {
             let error = text.parse::<Recording>().unwrap_err();
             assert_eq!(error.line, line, "{text}");

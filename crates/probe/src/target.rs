@@ -1,4 +1,4 @@
-//! A fabric by what people name it with: a preset, a cluster, a file, standard input, or nothing for this machine.
+//! Opens a fabric by name: a preset, a cluster, a file, standard input, or by default the local machine.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,80 +11,80 @@ use weftlink_fabric::format::{self, ReadError};
 use weftlink_fabric::nearest::did_you_mean;
 use weftlink_fabric::{Fabric, resolve};
 
-use crate::{BadRecording, ProbeError, Recording, probe, this_machine};
+use crate::{ProbeError, Recording, RecordingError, probe, this_machine};
 
-/// A name does not lead to a fabric.
+/// A fabric cannot be opened.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TargetError {
-    /// No system, cluster or file has that name.
+    /// The name is neither a system nor a cluster nor a file.
     #[error(transparent)]
     Unknown(#[from] ResolveError),
     /// No GPU model has that name.
     #[error("unknown GPU `{id}`.{} `weft topo --list gpus` prints all.", near_gpu(id))]
-    Gpu {
+    UnknownGpu {
         /// The name.
         id: String,
     },
-    /// A GPU model was given for something that says it itself.
-    #[error("--gpu applies to the text of `nvidia-smi topo -m` only; everything else says which GPUs it has")]
-    OnlyForSmi,
-    /// There is no such file.
+    /// A GPU model was given for a format that contains it.
+    #[error("--gpu applies only to the output of `nvidia-smi topo -m`; all other inputs name their GPUs")]
+    UnexpectedGpu,
+    /// The file cannot be opened.
     #[error("cannot read {name}: {error}.{}", near_system(name))]
     NoFile {
-        /// Its name.
+        /// The file.
         name: String,
-        /// Why.
+        /// The cause.
         error: io::Error,
     },
-    /// A file that is there cannot be read.
+    /// Reading the file failed.
     #[error("cannot read {name}: {error}")]
     Unreadable {
-        /// Its name.
+        /// The file.
         name: String,
-        /// Why.
+        /// The cause.
         error: io::Error,
     },
-    /// A file describes no fabric.
+    /// The file does not describe a fabric.
     #[error("{name}: {error}")]
     Content {
-        /// Its name.
+        /// The file.
         name: String,
-        /// Why.
+        /// The cause.
         error: ReadError,
     },
-    /// A recording of a machine is damaged.
+    /// The file is a malformed recording.
     #[error("{name}: {error}")]
     Recording {
-        /// Its name.
+        /// The file.
         name: String,
-        /// Why.
-        error: BadRecording,
+        /// The cause.
+        error: RecordingError,
     },
-    /// A recording shows no machine.
+    /// The machine of a recording cannot be probed.
     #[error("{name}: {error}")]
-    Recorded {
-        /// Its name.
+    RecordedMachine {
+        /// The file.
         name: String,
-        /// Why.
+        /// The cause.
         error: ProbeError,
     },
-    /// This machine cannot be probed.
+    /// The local machine cannot be probed.
     #[error(transparent)]
     Probe(#[from] ProbeError),
 }
 
 impl TargetError {
-    /// Whether the caller has to name something else; otherwise what was named is not in order.
+    /// True if the arguments are wrong; otherwise the file or machine they name is.
     pub fn is_misuse(&self) -> bool {
-        matches!(self, Self::Unknown(_) | Self::Gpu { .. } | Self::OnlyForSmi | Self::NoFile { .. })
+        matches!(self, Self::Unknown(_) | Self::UnknownGpu { .. } | Self::UnexpectedGpu | Self::NoFile { .. })
     }
 }
 
-/// The fabric that a name stands for: a system (`hgx-h100`), a cluster (`2x hgx-h100 + 8x ndr`), a file, `-` for standard
-/// input; this machine if there is none. `gpu` is the model of the GPUs in the text of `nvidia-smi topo -m`.
+/// Opens a system (`hgx-h100`), a cluster (`2x hgx-h100 + 8x ndr`), a file, `-` for standard input, or the local machine if
+/// there is no target. `gpu` is the model of the GPUs in the output of `nvidia-smi topo -m`.
 pub fn open(target: Option<&str>, gpu: Option<&str>) -> Result<Fabric, TargetError> {
-    let model = |id: &str| gpus::by_id(id).ok_or_else(|| TargetError::Gpu { id: id.to_owned() });
+    let model = |id: &str| gpus::by_id(id).ok_or_else(|| TargetError::UnknownGpu { id: id.to_owned() });
     let gpu = gpu.map(model).transpose()?;
     let Some(target) = target else {
         return Ok(this_machine()?);
@@ -102,37 +102,38 @@ pub fn open(target: Option<&str>, gpu: Option<&str>) -> Result<Fabric, TargetErr
         }
     }
     if gpu.is_some() {
-        return Err(TargetError::OnlyForSmi);
+        return Err(TargetError::UnexpectedGpu);
     }
     Ok(resolve(target)?)
 }
 
 fn read(source: impl Read, name: &str, gpu: Option<&'static GpuModel>) -> Result<Fabric, TargetError> {
     let mut bytes = Vec::new();
-    // One byte past the limit is enough for the reader to refuse it.
-    let limit = format::MAX_INPUT_BYTES as u64 + 1;
+    // With one byte above the limit, the reader refuses the input.
+    let limit = format::INPUT_BYTES_MAX as u64 + 1;
     let name = || name.to_owned();
     source
         .take(limit)
         .read_to_end(&mut bytes)
         .map_err(|error| TargetError::Unreadable { name: name(), error })?;
     if gpu.is_some() && format::detect(&bytes) != Some(format::Format::Smi) {
-        return Err(TargetError::OnlyForSmi);
+        return Err(TargetError::UnexpectedGpu);
     }
     if let Some(recording) = recording(&bytes) {
         let machine = recording.map_err(|error| TargetError::Recording { name: name(), error })?;
-        return probe(&machine, &machine).map_err(|error| TargetError::Recorded { name: name(), error });
+        return probe(&machine, &machine)
+            .map_err(|error| TargetError::RecordedMachine { name: name(), error });
     }
     format::read(&bytes, &name(), gpu).map_err(|error| TargetError::Content { name: name(), error })
 }
 
-/// A recording of a machine, if that is what the bytes are.
-fn recording(bytes: &[u8]) -> Option<Result<Recording, BadRecording>> {
+/// Parses a recording, if the bytes start like one.
+fn recording(bytes: &[u8]) -> Option<Result<Recording, RecordingError>> {
     let text = std::str::from_utf8(bytes).ok()?;
-    text.starts_with(Recording::MARK).then(|| text.parse())
+    text.starts_with(Recording::MAGIC).then(|| text.parse())
 }
 
-/// A word with a slash or a dot is meant as a file, whatever it is not.
+/// A word with a slash or a dot is the name of a file.
 fn looks_like_file(target: &str) -> bool {
     !target.contains(' ') && (target.contains('/') || target.contains('.'))
 }

@@ -1,7 +1,7 @@
-//! Where the probe reads: a folder that holds `sys/` and `proc/`, or a recording of one.
+//! The input of a probe: a folder with `sys/` and `proc/`, or a recording of one.
 //!
-//! The readers ask for paths such as `sys/bus/pci/devices` and never touch a file themselves, so that a recorded
-//! machine goes the same way as a live one. What is read may be anything: nothing here trusts it.
+//! The readers request paths such as `sys/bus/pci/devices` and never open a file themselves, so a recorded machine takes
+//! the same code path as a live one. Nothing that is read is trusted.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -13,29 +13,29 @@ use crate::ProbeError;
 
 /// A tree of small files and symbolic links, addressed by paths without a leading slash.
 pub trait Tree {
-    /// What a file says, without trailing white space. None: there is no such file, or it cannot be read.
+    /// The content of a file, without trailing white space. None if it cannot be read.
     fn read(&self, path: &str) -> Option<String>;
 
-    /// The names in a folder, sorted; none if there is no such folder.
+    /// The names in a folder, sorted; empty if it cannot be read.
     fn list(&self, path: &str) -> Vec<String>;
 
-    /// Where a symbolic link points, as written in it.
+    /// The target of a symbolic link, unresolved.
     fn link(&self, path: &str) -> Option<String>;
 }
 
-/// The most names a folder may hold: a hundred times the PCI functions of the largest servers.
-pub(crate) const MAX_NAMES: usize = 65_536;
-/// The most bytes read of a file. `/proc/cpuinfo` may be longer; its first processor is all that is asked for.
-const MAX_FILE_BYTES: u64 = 65_536;
+/// Names in a folder: a hundred times the PCI functions of the largest servers.
+const NAMES_MAX: usize = 65_536;
+/// Bytes read of a file. `/proc/cpuinfo` may be longer; only its first processor is used.
+const FILE_BYTES_MAX: u64 = 65_536;
 
-/// A folder of this machine: `/`, or a copy of its `sys/` and `proc/` elsewhere.
+/// A folder of the local machine: `/`, or a copy of `sys/` and `proc/`.
 #[derive(Debug, Clone)]
 pub struct Folder {
     root: PathBuf,
 }
 
 impl Folder {
-    /// The folder that holds `sys/` and `proc/`.
+    /// The folder with `sys/` and `proc/`.
     pub fn new(root: impl AsRef<Path>) -> Self {
         Self { root: root.as_ref().to_owned() }
     }
@@ -44,12 +44,12 @@ impl Folder {
 impl Tree for Folder {
     fn read(&self, path: &str) -> Option<String> {
         let path = self.root.join(path);
-        // A pipe or a device would block the open; sysfs and proc have plain files only.
+        // Opening a pipe or a device could block; sysfs and proc contain regular files only.
         if !fs::metadata(&path).ok()?.is_file() {
             return None;
         }
         let mut bytes = Vec::new();
-        File::open(path).ok()?.take(MAX_FILE_BYTES).read_to_end(&mut bytes).ok()?;
+        File::open(path).ok()?.take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
         Some(String::from_utf8_lossy(&bytes).trim_end().to_owned())
     }
 
@@ -58,7 +58,7 @@ impl Tree for Folder {
             return Vec::new();
         };
         let mut names: Vec<String> = entries
-            .take(MAX_NAMES + 1)
+            .take(NAMES_MAX + 1)
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
             .collect();
         names.sort_unstable();
@@ -70,22 +70,22 @@ impl Tree for Folder {
     }
 }
 
-/// The names in a folder that the kernel could have given: what has spaces or slashes in it is not one.
+/// The valid names in a folder: printable, without spaces and slashes.
 pub(crate) fn names(tree: &dyn Tree, path: &str, what: &'static str) -> Result<Vec<String>, ProbeError> {
     let mut names = tree.list(path);
-    if names.len() > MAX_NAMES {
-        return Err(ProbeError::TooMany { what, path: path.to_owned(), limit: MAX_NAMES });
+    if names.len() > NAMES_MAX {
+        return Err(ProbeError::TooMany { what, path: path.to_owned(), limit: NAMES_MAX });
     }
     names.retain(|name| is_name(name));
     Ok(names)
 }
 
-/// A hexadecimal number with or without `0x`, as sysfs writes ids.
+/// Parses a hexadecimal number with or without `0x`, as sysfs writes ids.
 pub(crate) fn hexadecimal(text: &str) -> Option<u32> {
     u32::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok()
 }
 
-/// A path component that is a PCI address and nothing else: `0000:17:00.0`.
+/// Parses a path component that is a PCI address: `0000:17:00.0`.
 pub(crate) fn pci_address(name: &str) -> Option<BusId> {
     let (rest, function) = name.split_once('.')?;
     let mut parts = rest.split(':');
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_whole_pci_addresses_count() {
+    fn only_complete_pci_addresses_are_parsed() {
         assert_eq!(
             pci_addresses("../../devices/pci0000:16/0000:16:01.0/0000:17:00.0/net/eth0"),
             [BusId::new(0, 0x16, 1, 0), BusId::new(0, 0x17, 0, 0)]
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_reads_plain_files_only() {
+    fn a_folder_reads_regular_files_only() {
         let root = Folder::new("/");
         assert_eq!(root.read("dev/zero"), None);
         assert_eq!(root.read("proc"), None);

@@ -1,7 +1,7 @@
-//! Puts what was read together into a fabric.
+//! Builds a fabric from the data of a probe.
 //!
-//! Device numbers follow PCI addresses, as the driver's and `nvidia-smi`'s do. A PCIe switch is several functions
-//! to the kernel (an upstream port with downstream ports below it) and one device here.
+//! Devices are numbered by PCI address, like in the driver and `nvidia-smi`. The several functions of a PCIe switch in the
+//! kernel (an upstream port with downstream ports below it) are one device here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,11 +14,11 @@ use weftlink_fabric::{Fabric, FabricBuilder, FabricError};
 use crate::cpu::Sockets;
 use crate::gpu_source::GpuReports;
 use crate::interfaces::Interfaces;
-use crate::nvlinks::{self, Ends};
+use crate::nvlinks::{self, Endpoints};
 use crate::pci::{Function, Functions, Role};
 use crate::pcie::Slot;
 
-/// All that was read of a machine.
+/// The data of a probe.
 pub(crate) struct Machine {
     pub(crate) name: String,
     pub(crate) sockets: Sockets,
@@ -42,7 +42,7 @@ impl Machine {
             ports: BTreeMap::new(),
             root_ports: BTreeMap::new(),
             assumed: Vec::new(),
-            homeless: Vec::new(),
+            numa_unknown: Vec::new(),
         };
         wiring.sockets();
         wiring.bridges();
@@ -51,9 +51,9 @@ impl Machine {
         wiring.nics();
         wiring.drives();
         wiring.root_ports();
-        wiring.tell_about_gpus(&gpus);
-        let ends = Ends { host, gpus: &gpus, switches };
-        nvlinks::wire(&mut wiring.builder, ends);
+        wiring.note_missing_gpu_data(&gpus);
+        let endpoints = Endpoints { host, gpus: &gpus, switches };
+        nvlinks::wire(&mut wiring.builder, endpoints);
         wiring.builder.finish()
     }
 
@@ -62,7 +62,7 @@ impl Machine {
     }
 }
 
-/// What a bridge is in the tree.
+/// The role of a bridge in the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Port {
     Root,
@@ -70,7 +70,7 @@ enum Port {
     Downstream,
 }
 
-/// A root port and what its link to the NUMA node must carry: the widest link below it.
+/// A root port. Its link to the NUMA node is as wide as the widest link below it.
 struct RootPort {
     numa_node: i32,
     widest: Option<LinkSpec>,
@@ -82,13 +82,13 @@ pub(crate) struct Wiring<'a> {
     pub(crate) builder: FabricBuilder,
     pub(crate) host: HostId,
     numa: BTreeMap<i32, DeviceId>,
-    /// The device that each bridge function is, or is part of.
+    /// The device of each bridge function.
     ports: BTreeMap<BusId, (Port, DeviceId)>,
     root_ports: BTreeMap<DeviceId, RootPort>,
-    /// Devices whose link the machine does not show.
+    /// Devices with an unreported link.
     assumed: Vec<String>,
-    /// Devices whose NUMA node the machine does not name.
-    homeless: Vec<String>,
+    /// Devices with an unknown NUMA node.
+    numa_unknown: Vec<String>,
 }
 
 impl<'a> Wiring<'a> {
@@ -109,7 +109,7 @@ impl<'a> Wiring<'a> {
     fn bridges(&mut self) {
         let mut bridges: Vec<&Function> = self.machine.all(Role::Bridge).collect();
         bridges.sort_by_key(|bridge| (bridge.above.len(), bridge.bus));
-        // An NVSwitch is never the reason that a bridge is drawn.
+        // Bridges are not included for the sake of an NVSwitch.
         let keeps_awake =
             |function: &&Function| !matches!(function.role, Role::Bridge | Role::Gpu | Role::NvSwitch);
         let all = self.machine.functions.by_bus.values();
@@ -154,7 +154,7 @@ impl<'a> Wiring<'a> {
             let adapter = machine.interfaces.adapter(functions);
             let device = self.add(functions[0], DeviceKind::Nic(adapter.ports), adapter.label.as_deref());
             self.place(functions[0], device, None);
-            self.tell(device, functions[0].bus, adapter.troubles);
+            self.note_problems(device, functions[0].bus, adapter.problems);
         }
     }
 
@@ -166,26 +166,26 @@ impl<'a> Wiring<'a> {
         }
     }
 
-    /// Joins root ports to their NUMA nodes, now that it is known what hangs below them.
+    /// Connects root ports to their NUMA nodes, once the links below them are known.
     fn root_ports(&mut self) {
         for (device, root) in std::mem::take(&mut self.root_ports) {
             if let Some(widest) = root.widest {
                 let bus = self.builder.device(device).bus;
-                let numa = self.settle(root.numa_node, device, bus);
+                let numa = self.numa_or_first(root.numa_node, device, bus);
                 let spec = self.builder.spec(widest);
                 self.builder.connect(numa, device, 1, spec);
             }
         }
-        if !self.homeless.is_empty() {
+        if !self.numa_unknown.is_empty() {
             self.builder.note(format!(
-                "the NUMA node is not told, and the first of {} was taken, for {}",
+                "the NUMA node is unknown, and the first of {} is assumed, for {}",
                 self.machine.sockets.nodes.len(),
-                self.homeless.join(", ")
+                self.numa_unknown.join(", ")
             ));
         }
         if !self.assumed.is_empty() {
             self.builder.note(format!(
-                "the PCIe link is not shown (a virtual machine?) and was assumed for {}",
+                "the PCIe link is not reported (a virtual machine?) and is assumed for {}",
                 self.assumed.join(", ")
             ));
         }
@@ -203,7 +203,7 @@ impl<'a> Wiring<'a> {
         })
     }
 
-    /// Joins an endpoint to the port above it.
+    /// Connects an endpoint to the port above it.
     pub(crate) fn place(&mut self, function: &Function, device: DeviceId, model: Option<&GpuModel>) {
         let above = self.nearest_port(function).map(|(port, _, device)| (port, device));
         let slot = Slot::of(function, above.map(|(port, _)| port), model, function.role == Role::Gpu);
@@ -219,14 +219,14 @@ impl<'a> Wiring<'a> {
     ) {
         let parent = match above {
             Some((_, parent)) => parent,
-            None => self.settle(function.numa_node, device, Some(function.bus)),
+            None => self.numa_or_first(function.numa_node, device, Some(function.bus)),
         };
         let spec = self.builder.spec(slot.spec.clone());
         self.builder.connect(parent, device, 1, spec);
         if slot.is_assumed {
             self.assumed.push(nvlinks::name(&self.builder, device, function.bus));
         }
-        self.tell(device, function.bus, slot.troubles);
+        self.note_problems(device, function.bus, slot.problems);
         if let Some(root) = self.root_ports.get_mut(&parent) {
             let rate = |spec: &LinkSpec| spec.rate(Measure::Effective, 1);
             if root.widest.as_ref().is_none_or(|widest| rate(widest) < rate(&slot.spec)) {
@@ -238,30 +238,30 @@ impl<'a> Wiring<'a> {
         }
     }
 
-    fn tell(&mut self, device: DeviceId, bus: BusId, troubles: Vec<String>) {
-        for trouble in troubles {
+    fn note_problems(&mut self, device: DeviceId, bus: BusId, problems: Vec<String>) {
+        for problem in problems {
             let name = nvlinks::name(&self.builder, device, bus);
-            self.builder.note(format!("{name} {trouble}"));
+            self.builder.note(format!("{name} {problem}"));
         }
     }
 
-    /// The innermost bridge above a function that is in the fabric already.
+    /// The innermost bridge above a function that is already in the fabric.
     fn nearest_port(&self, function: &Function) -> Option<(&'a Function, Port, DeviceId)> {
         let bus = function.above.iter().rev().find(|bus| self.ports.contains_key(bus))?;
         let (port, device) = self.ports[bus];
         Some((&self.machine.functions.by_bus[bus], port, device))
     }
 
-    /// The NUMA node a device hangs on, keeping in mind those that do not name one of several.
-    fn settle(&mut self, numa_node: i32, device: DeviceId, bus: Option<BusId>) -> DeviceId {
+    /// The NUMA node of a device. If it is unknown and there are several, the first, and the device is noted.
+    fn numa_or_first(&mut self, numa_node: i32, device: DeviceId, bus: Option<BusId>) -> DeviceId {
         let sockets = &self.machine.sockets;
-        if let (false, true, Some(bus)) = (sockets.knows(numa_node), sockets.nodes.len() > 1, bus) {
-            self.homeless.push(nvlinks::name(&self.builder, device, bus));
+        if let (false, true, Some(bus)) = (sockets.is_known(numa_node), sockets.nodes.len() > 1, bus) {
+            self.numa_unknown.push(nvlinks::name(&self.builder, device, bus));
         }
-        self.home(numa_node)
+        self.numa_device(numa_node)
     }
 
-    pub(crate) fn home(&self, numa_node: i32) -> DeviceId {
-        self.numa[&self.machine.sockets.home(numa_node)]
+    pub(crate) fn numa_device(&self, numa_node: i32) -> DeviceId {
+        self.numa[&self.machine.sockets.node_for(numa_node)]
     }
 }

@@ -1,4 +1,4 @@
-//! Trees that make no sense: refused, or drawn as far as they go with a note, and never a panic or a hang.
+//! Broken trees: an error, or a partial fabric with notes, but never a panic or a hang.
 
 mod common;
 
@@ -8,13 +8,13 @@ use common::{count, text, unpack, wires};
 use weftlink_probe::{Folder, Nvml, ProbeError, Recording, Tree, probe, record};
 
 #[test]
-fn what_is_no_machine_is_an_error() {
+fn trees_without_a_machine_are_errors() {
     let nowhere = unpack("nowhere", "# weft recording 1\n");
-    assert_eq!(probe(&Folder::new(&nowhere), &Nvml).unwrap_err(), ProbeError::NothingThere);
+    assert_eq!(probe(&Folder::new(&nowhere), &Nvml).unwrap_err(), ProbeError::NoMachine);
     fs::remove_dir_all(nowhere).unwrap();
 
-    struct Absurd;
-    impl Tree for Absurd {
+    struct TooLarge;
+    impl Tree for TooLarge {
         fn read(&self, _: &str) -> Option<String> {
             Some("0x020000".to_owned())
         }
@@ -26,7 +26,7 @@ fn what_is_no_machine_is_an_error() {
         }
     }
     let none: Recording = "# weft recording 1".parse().unwrap();
-    assert!(matches!(probe(&Absurd, &none), Err(ProbeError::TooMany { .. })));
+    assert!(matches!(probe(&TooLarge, &none), Err(ProbeError::TooMany { .. })));
 }
 
 #[test]
@@ -61,7 +61,7 @@ sys/bus/pci/devices/0000:03:00.0/class = 0x020000
     fs::remove_dir_all(root).unwrap();
 }
 
-/// Every broken variant of a machine probes to something or is refused; whatever probes also records to itself.
+/// Every broken variant of a machine probes or is refused; a recording of one that probes gives the same fabric.
 #[test]
 fn broken_machines_never_panic() {
     let texts = ["hgx-h100.txt", "dgx-1-v100.txt"].map(text);

@@ -1,6 +1,6 @@
-//! Whole machines: recorded ones and this one.
+//! Whole machines: recorded ones and the local one.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 
@@ -40,8 +40,8 @@ fn ports<'a>(fabric: &'a Fabric, nic: &str) -> &'a [Port] {
 #[test]
 fn an_hgx_h100_is_read_whole() {
     let (_, fabric) = machine("hgx-h100.txt");
-    // Five root ports: one above each PCIe switch, one above the Ethernet card. The BMC's and the NVSwitches' ways
-    // are not drawn.
+    // Five root ports: one above each PCIe switch, one above the Ethernet card. Those of the BMC and the NVSwitches are
+    // left out.
     for (stem, expected) in
         [("numa", 2), ("port", 5), ("pcie", 4), ("gpu", 8), ("nvswitch", 4), ("nic", 9), ("nvme", 4)]
     {
@@ -54,7 +54,7 @@ fn an_hgx_h100_is_read_whole() {
         assert_eq!(per_switch, [5, 4, 4, 5]);
         assert_eq!(fabric.device(*gpu).kind.gpu_model().unwrap().id, "h100");
     }
-    // The idle ones show 2.5 GT/s and count for 32.
+    // Idle GPUs report 2.5 GT/s and count as 32.
     let slot = LinkKind::Pcie { generation: 5, width: 16 };
     assert_eq!(pcie_above(&fabric, "gpu1"), ("pcie0".to_owned(), slot));
     assert_eq!(pcie_above(&fabric, "gpu7"), ("pcie3".to_owned(), slot));
@@ -71,7 +71,7 @@ fn an_hgx_h100_is_read_whole() {
 }
 
 #[test]
-fn a_dgx_1_has_the_catalogs_cube_mesh() {
+fn a_dgx_1_has_the_cube_mesh_of_the_catalog() {
     let (_, fabric) = machine("dgx-1-v100.txt");
     for (stem, expected) in [("numa", 2), ("port", 4), ("pcie", 4), ("gpu", 8), ("nvswitch", 0), ("nic", 4)] {
         assert_eq!(count(&fabric, stem), expected, "{stem}");
@@ -102,7 +102,7 @@ fn this_machine_probes_and_records() {
     assert!(count(&live, "numa") >= 1);
     let recording = record(&Folder::new("/"), &Nvml).unwrap();
     let again = probe(&recording, &recording).unwrap();
-    // The host's name is not recorded; everything else is the same.
+    // The host name is not recorded; everything else is the same.
     assert_eq!(again.devices(), live.devices());
     assert_eq!(wires(&again), wires(&live));
     assert_eq!(again.hosts()[0].name, "host0");
@@ -117,14 +117,14 @@ fn a_folder_reads_like_its_recording() {
 }
 
 #[test]
-fn a_machine_without_gpus_or_driver_is_plain() {
+fn machines_without_a_driver_or_gpus_are_probed() {
     let text = text("hgx-h100.txt");
     let undriven: String =
         text.lines().filter(|line| !line.starts_with("nvml/")).map(|line| format!("{line}\n")).collect();
     let undriven: Recording = (undriven + "nvml/reason = no driver").parse().unwrap();
     let fabric = probe(&undriven, &undriven).unwrap();
     assert_eq!(count(&fabric, "gpu"), 8);
-    let note = fabric.notes().iter().find(|note| note.contains("NVLinks cannot be seen"));
+    let note = fabric.notes().iter().find(|note| note.contains("NVLinks are unknown"));
     assert!(
         note.is_some_and(|note| note.contains("no driver") && note.contains("gpu7")),
         "{:?}",
@@ -139,7 +139,7 @@ fn a_machine_without_gpus_or_driver_is_plain() {
 }
 
 #[test]
-fn a_virtual_machine_hangs_its_devices_on_the_root_bus() {
+fn devices_of_a_virtual_machine_are_on_the_root_bus() {
     let text = "# weft recording 1
 proc/cpuinfo = vendor_id : GenuineIntel\\ncpu family : 6\\nmodel : 207
 sys/bus/pci/devices/0000:00:03.0 -> ../../../devices/pci0000:00/0000:00:03.0
@@ -167,20 +167,24 @@ nvml/1/name = NVIDIA Mystery
     assert_eq!(nvlinks(&fabric, gpu0, nvswitch), 1);
     assert_eq!(fabric.device(gpu1).label.as_deref(), Some("NVIDIA Mystery"));
     assert_eq!(ports(&fabric, "eth0")[0].rate, Rate::ZERO);
-    for told in [
+    for expected in [
         "1 of 3 NVLinks are down",
-        "where 1 NVLinks lead",
-        "out of this machine's sight",
-        "eth0 shows no line rate",
+        "the far end of 1 NVLinks",
+        "hidden from this machine",
+        "eth0 has no line rate",
         "assumed for gpu0",
         "gpu1 (0000:00:07.0) is known to the driver",
     ] {
-        assert!(fabric.notes().iter().any(|note| note.contains(told)), "{told}: {:?}", fabric.notes());
+        assert!(
+            fabric.notes().iter().any(|note| note.contains(expected)),
+            "{expected}: {:?}",
+            fabric.notes()
+        );
     }
 }
 
 #[test]
-fn a_device_that_names_no_numa_node_of_several_is_told() {
+fn devices_without_a_numa_node_are_noted() {
     let text = text("hgx-h100.txt");
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     let mut changed = 0;
@@ -191,12 +195,12 @@ fn a_device_that_names_no_numa_node_of_several_is_told() {
     assert!(changed > 0);
     let recording: Recording = lines.join("\n").parse().unwrap();
     let fabric = probe(&recording, &recording).unwrap();
-    let note = fabric.notes().iter().find(|note| note.contains("NUMA node is not told")).unwrap();
+    let note = fabric.notes().iter().find(|note| note.contains("NUMA node is unknown")).unwrap();
     assert!(note.contains("the first of 2") && note.contains("port3"), "{note}");
 }
 
 #[test]
-fn very_many_gpus_are_matched() {
+fn many_gpus_are_matched() {
     let mut text = "# weft recording 1\n".to_owned();
     for number in 0..20_000_u32 {
         let bus = format!("{:04x}:{:02x}:00.0", number >> 8, number & 0xff);

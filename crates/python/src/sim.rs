@@ -23,7 +23,8 @@ pub(crate) fn predict(
     let kind = kind(py, collective)?;
     let sizes = sizes.iter().map(|size| size.bytes(py)).collect::<PyResult<Vec<u64>>>()?;
     let wrong = |why: String| misuse(py, why);
-    let library = library.map(library::asked).transpose().map_err(|error| misuse(py, error.to_string()))?;
+    let library =
+        library.map(library::parse_library).transpose().map_err(|error| misuse(py, error.to_string()))?;
     let program = library.as_ref().and_then(|library| library.program.clone());
     let read = |file: String| {
         std::fs::read_to_string(&file).map_err(|error| misuse(py, format!("cannot read {file}: {error}")))

@@ -34,7 +34,7 @@ class Prediction:
         limited_by: what keeps it from being faster.
         expected_error: what predictions of its kind were off by against measurements (``median``, ``ninetieth_percentile``), or None
             where there were none.
-        evidence: what predictions of this library were held against.
+        evidence: the measurements that this library's predictions were checked against.
         details: everything that ``weft sim --json`` tells of it.
     """
 

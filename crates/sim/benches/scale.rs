@@ -1,21 +1,21 @@
-//! How the simulator scales: collectives on hosts of eight GPUs with a NIC each, doubling the hosts.
+//! Benchmarks how the simulator scales: collectives on hosts of eight GPUs with a NIC each, doubling the number of hosts.
 //!
-//! Prints the time and memory of each size, the fabric, its paths, the plan and the run counted apart, and what each doubling costs.
-//! `--most RANKS` stops there, `--least RANKS` starts there, `--only ALGORITHM` runs one of them.
+//! Prints time and memory of each size, separately for the fabric, the plan and the run, and the growth with each doubling.
+//! `--least RANKS` and `--most RANKS` limit the sizes, `--only ALGORITHM` runs one algorithm.
 
 use std::time::{Duration, Instant};
 
 use weftlink_fabric::{Paths, resolve};
-use weftlink_plan::cost::{Ground, Picoseconds};
+use weftlink_plan::cost::{Picoseconds, Placement};
 use weftlink_plan::{Algorithm, Collective};
 use weftlink_sim::Constants;
 use weftlink_sim::engine::{Load, Nominal, run};
-use weftlink_sim::execute::Site;
+use weftlink_sim::execute::Runner;
 use weftlink_sim::published;
 use weftlink_sim::setup::Operation;
 use weftlink_testkit::peak;
 
-const CHARGES: Nominal = Nominal { launch: Picoseconds(5_000_000), hop: Picoseconds(1_000_000) };
+const COSTS: Nominal = Nominal { launch: Picoseconds(5_000_000), hop: Picoseconds(1_000_000) };
 
 fn main() {
     let given = |option: &str| std::env::args().skip_while(|word| word != option).nth(1);
@@ -46,7 +46,7 @@ fn main() {
             peak::reset();
             let start = Instant::now();
             let fabric = resolve(&format!("{hosts}x hgx-h100 + 8x ndr")).expect("a spec");
-            let ground = Ground::of(&fabric);
+            let ground = Placement::of(&fabric);
             let built = start.elapsed();
             let start = Instant::now();
             let recipe = algorithm.recipe(&collective, ground.layout()).expect("possible there");
@@ -55,7 +55,7 @@ fn main() {
             let start = Instant::now();
             let paths = Paths::of(&fabric);
             let load = Load { bytes: 1 << 30, tiles: if algorithm == Algorithm::Tree { 16 } else { 1 } };
-            let outcome = run(&plan, &paths, load, &CHARGES).expect("built-in plans run");
+            let outcome = run(&plan, &paths, load, &COSTS).expect("built-in plans run");
             let ran = start.elapsed();
             let times = [built, planned, ran];
             row(name, &algorithm.to_string(), hosts * 8, times, before, outcome.steps, outcome.time);
@@ -67,7 +67,7 @@ fn main() {
     }
 }
 
-/// A library's all-to-all: every message on a lane of its own, all at once.
+/// A library's all-to-all: every message on its own lane, all at once.
 fn messages(least: u32, most: u32) {
     let constants = Constants::shipped();
     let mut before: Option<Duration> = None;
@@ -76,10 +76,10 @@ fn messages(least: u32, most: u32) {
         let setup = &rows[0].0.setup;
         peak::reset();
         let start = Instant::now();
-        let site = Site::new(&constants, setup).expect("a fabric");
+        let runner = Runner::new(&constants, setup).expect("a fabric");
         let built = start.elapsed();
         let start = Instant::now();
-        let done = site.execute(&[(Operation::AllToAll, 1 << 30)]).expect("NCCL does that");
+        let done = runner.execute(&[(Operation::AllToAll, 1 << 30)]).expect("NCCL does that");
         let ran = start.elapsed();
         let steps = done[0].outcome.as_ref().map_or(0, |outcome| outcome.steps);
         row("all-to-all", "messages", nodes * 8, [built, Duration::ZERO, ran], before, steps, done[0].time);
@@ -87,7 +87,7 @@ fn messages(least: u32, most: u32) {
     }
 }
 
-/// NCCL on so many hosts, as files of measurements have it.
+/// A row of a measurement file: NCCL on this number of hosts.
 fn row_of(nodes: u32) -> String {
     let columns = "id,gpu_id,intra,pcie_gen,gpus_per_node,nodes,net,nics_per_node,nic_gbps,library,library_version,collective,algo,proto";
     let rest = "size_bytes,time_us,use";

@@ -1,17 +1,17 @@
-//! Executes published calls and holds them against the closed form and the measurement.
+//! Executes published calls and compares them with the closed form and the measurement.
 //!
 //! ```text
 //! cargo run -p weftlink-sim --example executed -- FILE [ROWS [SKIPPED]]
 //! ```
 //!
-//! At most `ROWS` of a table in a band are executed, all where it is 0; tables whose names start with one of `SKIPPED`, a
-//! comma between them, are not.
+//! Executes at most `ROWS` rows of each table and band (0: all). Skips tables whose names start with one of the comma-separated prefixes
+//! in `SKIPPED`.
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use weftlink_sim::execute::Site;
+use weftlink_sim::execute::Runner;
 use weftlink_sim::published::{self, Row, Use};
 use weftlink_sim::{Constants, accuracy};
 
@@ -53,11 +53,11 @@ fn main() {
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some(of_setup) = setups.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let site = Site::new(&constants, &rows[of_setup[0]].setup).expect("a fabric");
+                    let runner = Runner::new(&constants, &rows[of_setup[0]].setup).expect("a fabric");
                     for &index in of_setup {
                         let row = &rows[index];
                         let start = Instant::now();
-                        let executed = match site.execute(&[(row.operation, row.bytes)]) {
+                        let executed = match runner.execute(&[(row.operation, row.bytes)]) {
                             Ok(executed) => executed,
                             Err(error) => {
                                 println!("{} {}: {error}", row.id, row.bytes);

@@ -1,4 +1,4 @@
-//! Predictions between cores against the committed runs, and the constants that fit the runs of all-reduces best.
+//! Compares predictions between cores with the committed runs, and fits the constants to them.
 //!
 //!     cargo run -p weftlink-sim --example hosts [-- fit [machines]]
 
@@ -10,9 +10,9 @@ use weftlink_sim::constants::{COUNT, Name, TABLE};
 use weftlink_sim::host::execute;
 use weftlink_sim::host::runs::{Measured, read};
 
-/// How far a constant may go.
+/// Width of the prior of each constant.
 const SPREAD: f64 = 0.3;
-/// The runs with a core for each rank, and the cores of their machines.
+/// The runs with a core per rank, and the number of cores of each machine.
 const RUNS: [(&str, u32); 5] = [
     ("all-reduce-16-core-vm", 16),
     ("all-reduce-2-core-vm", 2),
@@ -36,14 +36,14 @@ fn log_ratio(constants: &Constants, row: &Measured) -> f64 {
 
 fn loss(constants: &Constants, rows: &[Measured]) -> f64 {
     let errors = rows.iter().map(|row| log_ratio(constants, row).abs().min(1.5)).sum::<f64>();
-    // No constant goes far from where it is without good reason.
+    // The prior keeps constants near their shipped values.
     let away = (Name::HostMemoryGBps as usize..COUNT)
         .map(|at| ((constants.at(at) / TABLE[at].value).ln() / SPREAD).powi(2) * 0.05);
     errors + away.sum::<f64>()
 }
 
 fn main() {
-    // Every second call of every run is fitted, the others are checked; or all of the larger machine's, and the other machine's are.
+    // Fits every second call of every run and checks the others; or fits the larger machine and checks the other.
     let (mut fitted, mut checked) = (Vec::new(), Vec::new());
     let by_machine = std::env::args().nth(2).as_deref() == Some("machines");
     for (at, row) in rows(&RUNS).into_iter().enumerate() {

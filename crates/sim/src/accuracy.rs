@@ -1,27 +1,27 @@
-//! How right predictions are: errors by table and size, then over tables, so that a table with many rows counts once.
+//! The accuracy of predictions: errors by table and size band, then over tables, so that a table with many rows counts once.
 
 mod expected;
 mod rows;
 
 use std::collections::BTreeMap;
 
-pub use expected::{FITTED, expected};
+pub use expected::{FINGERPRINT, expected};
 pub use rows::{by_setup, execute_rows, predict_rows};
 
 use crate::published::Row;
 pub use crate::quantile::quantile;
 use crate::setup::{Intra, Network, Setup};
 
-/// Sizes that are judged together.
+/// Size bands: name and largest size of each.
 pub const BANDS: [(&str, u64); 4] =
     [("to 64 KiB", 64 << 10), ("to 1 MiB", 1 << 20), ("to 64 MiB", 64 << 20), ("above", u64::MAX)];
 
-/// Which of [`BANDS`] a size is in.
+/// The index in [`BANDS`] of a size.
 pub fn band(bytes: u64) -> usize {
     BANDS.iter().position(|&(_, most)| bytes <= most).unwrap_or(BANDS.len() - 1)
 }
 
-/// Kinds of machine that are told apart.
+/// Classes of machines with separate error statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     /// One domain of NVLink or xGMI.
@@ -51,7 +51,7 @@ impl Class {
         }
     }
 
-    /// That of a setup.
+    /// The class of a setup.
     pub fn of(setup: &Setup) -> Self {
         match (setup.network, setup.intra) {
             (Network::InfiniBand | Network::Roce | Network::Efa, _) => Class::Rdma,
@@ -63,7 +63,7 @@ impl Class {
     }
 }
 
-/// The error of a prediction: how far it is from what was measured, as a part of that.
+/// The relative error of a prediction: `|predicted / measured - 1|`.
 pub fn error(predicted_us: f64, measured_us: f64) -> f64 {
     (predicted_us / measured_us - 1.0).abs()
 }
@@ -71,21 +71,21 @@ pub fn error(predicted_us: f64, measured_us: f64) -> f64 {
 /// A table's error in a band.
 #[derive(Clone, Debug)]
 pub struct TableError {
-    /// The table.
+    /// The table's id.
     pub id: String,
-    /// Its machine.
+    /// The machine, in its publisher's words.
     pub system: String,
-    /// What kind that is.
+    /// The machine's class.
     pub class: Class,
-    /// Its rows' band.
+    /// Index in [`BANDS`].
     pub band: usize,
-    /// The median of its rows' errors.
+    /// Median of its rows' errors.
     pub error: f64,
-    /// The median of how far predictions are off, as natural logarithms: with its sign.
+    /// Median of `ln(predicted / measured)`: positive where the prediction is too long.
     pub log_ratio: f64,
 }
 
-/// The errors of tables, worst first. Rows and predictions go together.
+/// The errors of tables, worst first. `predicted_us[i]` belongs to `rows[i]`.
 pub fn by_table(rows: &[Row], predicted_us: &[f64]) -> Vec<TableError> {
     let mut tables: BTreeMap<(&str, usize), Vec<usize>> = BTreeMap::new();
     for (index, row) in rows.iter().enumerate() {
@@ -115,18 +115,18 @@ pub fn by_table(rows: &[Row], predicted_us: &[f64]) -> Vec<TableError> {
     errors
 }
 
-/// Median and 90th percentile over tables, with how many there are.
+/// Median and 90th percentile of the errors of tables.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
-    /// How many.
+    /// Number of tables.
     pub tables: usize,
-    /// The median.
+    /// Median.
     pub median: f64,
-    /// The 90th percentile.
+    /// 90th percentile.
     pub ninetieth: f64,
 }
 
-/// Of the tables of a band, and of a class if one is given.
+/// Summarises the tables of a band, and of a class if one is given.
 pub fn summary(errors: &[TableError], band: usize, class: Option<Class>) -> Summary {
     let of: Vec<f64> = errors
         .iter()

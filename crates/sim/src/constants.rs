@@ -1,41 +1,41 @@
-//! The constants of the model, all of them: what a prediction charges that no data sheet says.
+//! All constants of the model: costs that no data sheet gives.
 //!
-//! Each belongs to a kind of link, a generation of GPUs, a kind of network, a protocol or a library, never to a system or a
-//! table. Line rates are not here: the fabric says them. Values marked as fitted come from `examples/fit/` on the rows of
-//! `testdata/measurements/published.csv`; each may move around a physical value by about its spread, no more.
+//! Each belongs to a kind of link, a GPU generation, a kind of network, a protocol or a library, never to a system or a table. Line
+//! rates are not here: the fabric has them. Fitted values come from `examples/fit/` on the rows of
+//! `testdata/measurements/published.csv`; each may move away from a physical value by about its spread.
 
 use std::ops::{Index, IndexMut};
 
 /// Where a constant comes from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Origin {
-    /// NCCL's sources, as they are.
+    /// Taken from NCCL's sources.
     Nccl,
-    /// Set by hand from a few rows, or from what is physically there; not fitted.
+    /// Set by hand from a few rows or from the hardware; not fitted.
     Set,
-    /// Fitted, starting at a physical value that it may leave by about the spread, a fraction.
+    /// Fitted, with a prior around a physical value.
     Fitted {
-        /// Where the fit starts, and what it is drawn to.
+        /// The prior's centre, where the fit starts.
         start: f64,
-        /// How far it may go without good reason.
+        /// The prior's width, as a fraction.
         spread: f64,
     },
 }
 
-/// A constant, described.
+/// A constant with its description.
 #[derive(Clone, Copy, Debug)]
-pub struct Described {
+pub struct Constant {
     /// Its name.
     pub name: &'static str,
     /// Its value.
     pub value: f64,
-    /// What the value counts.
+    /// The value's unit, empty for a ratio.
     pub unit: &'static str,
-    /// What it belongs to.
+    /// The hardware or library that it belongs to.
     pub belongs_to: &'static str,
-    /// What it is.
+    /// Its meaning.
     pub meaning: &'static str,
-    /// Where it comes from.
+    /// Its origin.
     pub origin: Origin,
 }
 
@@ -48,8 +48,8 @@ macro_rules! constants {
         }
 
         /// All constants, as shipped.
-        pub const TABLE: &[Described] = &[$(
-            Described {
+        pub const TABLE: &[Constant] = &[$(
+            Constant {
                 name: stringify!($name),
                 value: $value,
                 unit: $unit,
@@ -67,13 +67,12 @@ const fn fitted(start: f64, spread: f64) -> Origin {
 
 include!("constants/table.rs");
 
-/// How many there are.
+/// Number of constants.
 pub const COUNT: usize = TABLE.len();
 
-const _: () =
-    assert!(COUNT <= 100, "a model with more constants than this fits anything and foretells nothing");
+const _: () = assert!(COUNT <= 100, "a model with more constants fits anything and predicts nothing");
 
-/// A number that changes when a fitted constant does: errors that were found with others are out of date.
+/// A hash of the fitted constants: expected errors computed with another fingerprint are out of date.
 pub fn fingerprint() -> u64 {
     let fitted = TABLE.iter().filter(|constant| matches!(constant.origin, Origin::Fitted { .. }));
     let letters = fitted.flat_map(|constant| format!("{} {};", constant.name, constant.value).into_bytes());
@@ -90,12 +89,12 @@ pub struct Constants {
 }
 
 impl Constants {
-    /// Those that are shipped.
+    /// The shipped values.
     pub fn shipped() -> Self {
         Self { values: std::array::from_fn(|index| TABLE[index].value) }
     }
 
-    /// Where a fit starts.
+    /// The values at which a fit starts.
     pub fn start() -> Self {
         Self {
             values: std::array::from_fn(|index| match TABLE[index].origin {
@@ -105,12 +104,12 @@ impl Constants {
         }
     }
 
-    /// By position in [`TABLE`].
+    /// The value at a position in [`TABLE`].
     pub fn at(&self, index: usize) -> f64 {
         self.values[index]
     }
 
-    /// By position in [`TABLE`], to change it.
+    /// The value at a position in [`TABLE`], mutable.
     pub fn at_mut(&mut self, index: usize) -> &mut f64 {
         &mut self.values[index]
     }
@@ -135,12 +134,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_are_sound_and_near_where_they_start() {
+    fn values_are_finite_and_near_their_start() {
         for constant in TABLE {
             assert!(constant.value.is_finite() && constant.value >= 0.0, "{}", constant.name);
             if let Origin::Fitted { start, spread } = constant.origin {
                 let away = (constant.value / start).ln().abs();
-                assert!(away <= 4.0 * spread, "{} went from {start} to {}", constant.name, constant.value);
+                assert!(away <= 4.0 * spread, "{} moved from {start} to {}", constant.name, constant.value);
             }
         }
     }

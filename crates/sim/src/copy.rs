@@ -1,7 +1,7 @@
-//! One copy from device to device: between GPUs of a host or of two, or between a GPU and host memory or a drive.
+//! Predicts one copy from device to device: between GPUs of one or two hosts, or between a GPU and host memory or a drive.
 //!
-//! Each link on the way passes the part of its line rate that copies were measured to get of its kind, and the narrowest counts.
-//! GPUs without peer access copy to host memory and from there.
+//! Each link on the path carries a fraction of its line rate, measured for its kind, and the narrowest link determines the time. GPUs
+//! without peer access copy through host memory.
 
 use thiserror::Error;
 use weftlink_fabric::link::Network;
@@ -11,65 +11,66 @@ use weftlink_plan::cost::Picoseconds;
 use crate::constants::{Constants, Name};
 use crate::gpu::Gpu;
 
-/// A copy, predicted.
+/// A predicted copy.
 #[derive(Clone, Debug)]
-pub struct Copied {
-    /// The kind of path it takes.
+pub struct CopyPrediction {
+    /// The kind of path.
     pub path: PathType,
-    /// The narrowest link of it.
+    /// The narrowest link of the path.
     pub narrowest: (DeviceId, DeviceId),
-    /// What kind of link that is.
+    /// The kind of that link.
     pub kind: LinkKind,
-    /// What that signals.
+    /// Line rate of that link.
     pub nominal_gbytes_per_second: f64,
-    /// What the copy gets.
+    /// Rate of the copy.
     pub gbytes_per_second: f64,
-    /// Whether it goes through host memory because GPUs do not reach each other.
+    /// Whether it goes through host memory because the GPUs have no peer access.
     pub is_staged: bool,
-    /// What it takes.
+    /// Duration.
     pub time: Picoseconds,
 }
 
-/// There is no such copy.
+/// Why a copy is impossible.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CopyError {
-    /// Source and target are one.
+    /// Source and target are the same device.
     #[error("{0} is both source and target; name two devices")]
     Same(String),
-    /// Nothing joins them.
-    #[error("no links of known speed join {0} to {1}")]
-    Apart(String, String),
+    /// No path connects the devices.
+    #[error("no path of links with known rates connects {0} to {1}")]
+    Unreachable(String, String),
 }
 
-/// A copy of so many bytes. `peer_access` is whether GPUs may reach each other's memory over PCIe; nothing: as their drivers have it.
+/// Predicts a copy. `peer_access` says whether GPUs can access each other's memory over PCIe; `None` uses the default of their driver.
 pub fn copy(
     constants: &Constants,
     paths: &Paths<'_>,
     (from, to): (DeviceId, DeviceId),
     bytes: u64,
     peer_access: Option<bool>,
-) -> Result<Copied, CopyError> {
+) -> Result<CopyPrediction, CopyError> {
     let fabric = paths.fabric();
     if from == to {
         return Err(CopyError::Same(fabric.device_name(from)));
     }
-    let apart = || CopyError::Apart(fabric.device_name(from), fabric.device_name(to));
+    let unreachable = || CopyError::Unreachable(fabric.device_name(from), fabric.device_name(to));
     let route = paths.route(from, to);
     let model = |id: DeviceId| fabric.device(id).kind.gpu_model().map(Gpu::from);
     let reach = peer_access.unwrap_or_else(|| model(from).is_none_or(Gpu::reaches_peers));
     let is_gpu = |id: DeviceId| matches!(fabric.device(id).kind, DeviceKind::Gpu(_));
     let over_pcie = matches!(route.path.kind, PathType::Pix | PathType::Pxb | PathType::Phb | PathType::Sys);
     let is_staged = is_gpu(from) && is_gpu(to) && over_pcie && !reach;
-    let mut narrowest: Option<Copied> = None;
+    let mut narrowest: Option<CopyPrediction> = None;
     for pair in route.stations.windows(2) {
         let links = pair[0].iter().flat_map(|id| fabric.links_from(*id));
         let between: Vec<_> = links.filter(|link| pair[1].contains(&link.target)).collect();
-        // Where PCIe and faster links join the same two, data takes the faster.
-        let best = between.iter().max_by_key(|link| fabric.rate(link, Measure::Nominal)).ok_or_else(apart)?;
+        // Where PCIe and a faster link connect the same devices, data takes the faster one.
+        let best =
+            between.iter().max_by_key(|link| fabric.rate(link, Measure::Nominal)).ok_or_else(unreachable)?;
         let kind = fabric.spec(best).kind;
-        let alike = between.iter().filter(|link| fabric.spec(link).kind == kind);
-        let nominal = alike
+        let parallel = between.iter().filter(|link| fabric.spec(link).kind == kind);
+        let nominal = parallel
             .map(|link| {
                 let nominal = fabric.rate(link, Measure::Nominal).bytes_per_second();
                 nominal.max(fabric.rate(link, Measure::Effective).bytes_per_second()) as f64 / 1e9
@@ -78,7 +79,7 @@ pub fn copy(
         let gets = nominal * part(constants, kind, is_staged);
         if nominal > 0.0 && narrowest.as_ref().is_none_or(|before| gets < before.gbytes_per_second) {
             let us = constants[Name::LaunchUs] + bytes as f64 / gets / 1e3;
-            narrowest = Some(Copied {
+            narrowest = Some(CopyPrediction {
                 path: route.path.kind,
                 narrowest: (best.source, best.target),
                 kind,
@@ -89,10 +90,10 @@ pub fn copy(
             });
         }
     }
-    narrowest.ok_or_else(apart)
+    narrowest.ok_or_else(unreachable)
 }
 
-/// What of a link's line rate a copy gets.
+/// The fraction of a link's line rate that a copy gets.
 fn part(constants: &Constants, kind: LinkKind, is_staged: bool) -> f64 {
     match kind {
         LinkKind::Network { network, .. } => match network {
@@ -119,9 +120,9 @@ mod tests {
             .gbytes_per_second
     }
 
-    /// Published: an H200 pair 396, pinned host memory to a Gen5 slot 55, two RTX 4090 through host memory 11 to 12.
+    /// Published rates in GB/s: an H200 pair 396, pinned host memory to a Gen5 slot 55, two RTX 4090 through host memory 11 to 12.
     #[test]
-    fn copies_take_what_was_measured() {
+    fn copies_match_published_rates() {
         for (spec, from, to, measured) in [
             ("hgx-h200", "gpu0", "gpu1", 396.0),
             ("hgx-h100", "numa0", "gpu0", 55.2),
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_has_two_ends() {
+    fn a_copy_needs_two_devices() {
         let fabric = resolve("hgx-h100").unwrap();
         let gpu = fabric.gpus()[0];
         let error = copy(&Constants::shipped(), &Paths::of(&fabric), (gpu, gpu), 8, None).unwrap_err();

@@ -1,16 +1,16 @@
-//! What a library would do, executed: its choice as a plan, run by the [engine] on the setup's fabric.
+//! Executes a library's choice: the [engine] runs it as a plan on the setup's fabric.
 //!
-//! The closed form chooses, as libraries' own tuners do; what is charged for hops, links and lanes is the same. What the closed form
-//! adds up, the engine finds by running: which links the data of all ranks passes, who shares them and who waits for whom.
+//! The closed form makes the choice, as libraries' own tuners do, with the same costs for hops, links and lanes. The engine then finds by
+//! simulation what the closed form only sums up: which links the data of all ranks crosses, how they are shared and where ranks wait.
 
-mod charged;
+mod concurrent;
+mod costs;
 mod messages;
-mod others;
-mod together;
+mod other_libraries;
 
 use weftlink_fabric::{Fabric, FabricError, Paths};
 use weftlink_plan::algorithms::{Algorithm, Impossible};
-use weftlink_plan::cost::{Ground, Picoseconds};
+use weftlink_plan::cost::{Picoseconds, Placement};
 use weftlink_plan::plan::Protocol;
 use weftlink_plan::{Collective, Layout, Plan, Recipe};
 
@@ -20,35 +20,37 @@ use crate::estimate::Machine;
 use crate::host::HostError;
 use crate::library::{Prediction, predict_on};
 use crate::setup::{Intra, LibraryAlgorithm, Operation, Setup};
-use charged::{Charged, Lines};
-pub use together::Tenant;
+pub use concurrent::Tenant;
+use costs::{LibraryCosts, LineRates};
 
-/// Messages that may be under way between two ranks: NCCL's `NCCL_STEPS`.
+/// Messages in flight between two ranks: NCCL's `NCCL_STEPS`.
 const SLOTS: u32 = 8;
 
-/// Ranks that are run where no two islands are alike.
-const RANKS_UNLIKE_MAX: u32 = 256;
+/// Largest number of ranks to simulate where the islands differ.
+const RANKS_UNEVEN_MAX: u32 = 256;
 
-/// A library's call cannot be executed.
+/// Why a library's call cannot be executed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExecuteError {
-    /// There is no such fabric.
+    /// The fabric cannot be built.
     #[error(transparent)]
     Fabric(#[from] FabricError),
-    /// The library knows no way.
-    #[error("{0} has no way to do this {1} there")]
-    NoWay(&'static str, &'static str),
-    /// The plan is not possible on the fabric.
+    /// The library has no algorithm for the call.
+    #[error(
+        "{0} has no algorithm for this {1} on this fabric; choose another library, algorithm or protocol"
+    )]
+    Unsupported(&'static str, &'static str),
+    /// The plan is impossible on the fabric.
     #[error("{0}")]
     Impossible(String),
-    /// A program of MSCCL's cannot be run.
-    #[error("the program: {0}")]
+    /// An MSCCL program cannot be run.
+    #[error("MSCCL program: {0}")]
     Program(String),
-    /// Cores cannot do it.
+    /// The call cannot be executed between cores.
     #[error(transparent)]
     Host(#[from] HostError),
-    /// It does not run there.
+    /// The simulation failed.
     #[error(transparent)]
     Sim(#[from] SimError),
 }
@@ -59,74 +61,74 @@ impl From<Impossible> for ExecuteError {
     }
 }
 
-/// A call as it ran.
+/// A simulated call.
 #[derive(Clone, Debug)]
 pub struct Execution {
-    /// What the library chose.
+    /// The library's choice.
     pub chosen: Prediction,
-    /// The algorithm as the library calls it.
+    /// The library's name for the algorithm.
     pub algorithm: &'static str,
-    /// From the call until it is done, as a benchmark that makes many of them sees it.
+    /// Time per call, as measured by a benchmark that makes many calls.
     pub time: Picoseconds,
-    /// What was passed on the way; nothing for copies.
+    /// The simulation's outcome; `None` for calls that are not simulated, such as copies.
     pub outcome: Option<Outcome>,
 }
 
-/// A setup, ready to execute calls.
-pub struct Site<'s> {
+/// Executes calls on a setup.
+pub struct Runner<'s> {
     constants: &'s Constants,
     setup: &'s Setup,
     machine: Machine,
     fabric: Fabric,
-    /// What MSCCL runs.
+    /// The program that MSCCL runs.
     program: Option<Plan>,
 }
 
-impl<'s> Site<'s> {
+impl<'s> Runner<'s> {
     /// Builds the setup's fabric.
     pub fn new(constants: &'s Constants, setup: &'s Setup) -> Result<Self, ExecuteError> {
         Ok(Self::on(constants, setup, setup.fabric()?))
     }
 
-    /// On a fabric, of which the setup was [found](Setup::of).
+    /// Uses a fabric and the setup [derived](Setup::of) from it.
     pub fn on(constants: &'s Constants, setup: &'s Setup, fabric: Fabric) -> Self {
         Self { constants, setup, machine: Machine::new(constants, setup), fabric, program: None }
     }
 
-    /// Its fabric.
+    /// The fabric.
     pub fn fabric(&self) -> &Fabric {
         &self.fabric
     }
 
-    /// Executes calls of so many bytes, one after the other.
+    /// Executes calls, given as operation and bytes, one after the other.
     pub fn execute(&self, calls: &[(Operation, u64)]) -> Result<Vec<Execution>, ExecuteError> {
         self.execute_each(calls).into_iter().collect()
     }
 
-    /// The same, where some of the calls may be impossible.
+    /// The same, with a result for each call.
     pub fn execute_each(&self, calls: &[(Operation, u64)]) -> Vec<Result<Execution, ExecuteError>> {
-        let ground = Ground::of(&self.fabric);
+        let ground = Placement::of(&self.fabric);
         let paths = Paths::of(&self.fabric);
         calls.iter().map(|(operation, bytes)| self.call(&ground, &paths, *operation, *bytes)).collect()
     }
 
     fn call(
         &self,
-        ground: &Ground<'_>,
+        ground: &Placement<'_>,
         paths: &Paths<'_>,
         operation: Operation,
         bytes: u64,
     ) -> Result<Execution, ExecuteError> {
-        if let Some(done) = self.other(ground, paths, operation, bytes)? {
+        if let Some(done) = self.by_other_library(ground, paths, operation, bytes)? {
             return Ok(done);
         }
         let chosen = predict_on(self.constants, &self.machine, self.setup, operation, bytes)
-            .ok_or(ExecuteError::NoWay(self.setup.library.name(), operation.name()))?;
+            .ok_or(ExecuteError::Unsupported(self.setup.library.name(), operation.name()))?;
         if operation.is_copy() {
             let (algorithm, time) = (chosen.algorithm.name(), picoseconds(chosen.estimate.total_us()));
             return Ok(Execution { chosen, algorithm, time, outcome: None });
         }
-        // Told to let switches sum between islands too, a library does so with trees.
+        // Forced to use NVLS between islands, a library uses NVLSTree.
         let chosen = match chosen.algorithm {
             LibraryAlgorithm::Nvls if self.machine.islands > 1 && operation == Operation::AllReduce => {
                 Prediction { algorithm: LibraryAlgorithm::NvlsTree, ..chosen }
@@ -137,25 +139,25 @@ impl<'s> Site<'s> {
         let recipe = recipe(chosen.algorithm, chosen.protocol, operation, &layout)?
             .with_protocol(chosen.protocol)
             .with_depth_of(SLOTS);
-        // Islands that differ have no classes, and all steps of many ranks take too long: the closed form answers.
-        if layout.per_island().is_none() && layout.ranks() > RANKS_UNLIKE_MAX {
+        // Differing islands have no rank classes, and simulating every rank takes too long: use the closed form.
+        if layout.per_island().is_none() && layout.ranks() > RANKS_UNEVEN_MAX {
             let time = picoseconds(chosen.estimate.total_us());
             return Ok(Execution { chosen, algorithm: chosen.algorithm.name(), time, outcome: None });
         }
         let per_island = layout.per_island().unwrap_or(layout.ranks());
         let plan = recipe.partial(per_island);
-        let lines = Lines::of(&self.fabric, &self.machine);
-        let charged =
-            Charged::new(self.constants, &self.machine, lines, &chosen, operation, bytes as f64, &plan);
-        let share = bytes as f64 / charged::alike(&self.machine, &lines, chosen.algorithm, operation);
-        let load = Load { bytes: (share.round() as u64).max(1), tiles: charged.tiles() };
-        let outcome = engine::run(&plan, paths, load, &charged)?;
+        let lines = LineRates::of(&self.fabric, &self.machine);
+        let costs =
+            LibraryCosts::new(self.constants, &self.machine, lines, &chosen, operation, bytes as f64, &plan);
+        let share = bytes as f64 / costs::identical_plans(&self.machine, &lines, chosen.algorithm, operation);
+        let load = Load { bytes: (share.round() as u64).max(1), tiles: costs.tiles() };
+        let outcome = engine::run(&plan, paths, load, &costs)?;
         let time = picoseconds(chosen.estimate.with_device(outcome.time.0 as f64 / 1e6));
         Ok(Execution { chosen, algorithm: chosen.algorithm.name(), time, outcome: Some(outcome) })
     }
 }
 
-/// The layout as a library sees it: chains inside nodes for trees; and rings across meshes, of which one begins at every GPU and no two
+/// The layout that a library uses: chains inside nodes for trees; for rings across meshes, one ring starting at every GPU such that no two
 /// share a link.
 fn layout(found: &Layout, setup: &Setup, algorithm: LibraryAlgorithm) -> Layout {
     let mut layout = found.clone();
@@ -201,12 +203,12 @@ fn recipe(
     let algorithm = match algorithm {
         LibraryAlgorithm::Ring | LibraryAlgorithm::Direct if rooted => Algorithm::Chain,
         LibraryAlgorithm::Ring | LibraryAlgorithm::Direct => Algorithm::Ring,
-        // Parts go at a ring's bandwidth.
+        // All-gather and reduce-scatter run at a ring's bandwidth.
         LibraryAlgorithm::Nvls if parts => Algorithm::Ring,
         LibraryAlgorithm::Tree => Algorithm::Tree,
         LibraryAlgorithm::Nvls => Algorithm::Nvls,
         LibraryAlgorithm::NvlsTree => Algorithm::NvlsTree,
-        // What goes on inside is in the shadow of the NICs: chains differ in what they get of them.
+        // The NICs hide the traffic inside a node; the two variants differ only in their share of the NICs.
         LibraryAlgorithm::CollnetDirect | LibraryAlgorithm::CollnetChain => Algorithm::CollnetDirect,
         LibraryAlgorithm::Pat => Algorithm::Pat,
         LibraryAlgorithm::Symmetric => match (protocol, operation) {
@@ -229,9 +231,9 @@ mod tests {
     use crate::gpu::gpu;
     use crate::setup::Network;
 
-    /// What is executed and what is added up are the same charges: they may differ by what only a run finds out.
+    /// Both use the same costs; they may differ by effects that only a simulation finds.
     #[test]
-    fn runs_agree_with_the_closed_form() {
+    fn simulation_agrees_with_the_closed_form() {
         let constants = Constants::shipped();
         let node = Setup { gpus_per_node: 8, ..Setup::pair(gpu("h100"), Intra::NvSwitch) };
         let cluster = Setup {
@@ -253,9 +255,9 @@ mod tests {
             (&cluster, LibraryAlgorithm::Tree, Operation::AllReduce, 0.1),
         ] {
             let setup = Setup { algorithm: Some(algorithm), ..setup.clone() };
-            let site = Site::new(&constants, &setup).unwrap();
+            let runner = Runner::new(&constants, &setup).unwrap();
             for bytes in [1 << 10, 1 << 20, 1 << 28] {
-                let done = &site.execute(&[(operation, bytes)]).unwrap()[0];
+                let done = &runner.execute(&[(operation, bytes)]).unwrap()[0];
                 let (ran, added) = (done.time.0 as f64 / 1e6, done.chosen.estimate.total_us());
                 let what = format!(
                     "{} {algorithm:?} {operation:?} {bytes}: {ran:.1} us, {added:.1} us",

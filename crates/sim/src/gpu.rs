@@ -1,4 +1,4 @@
-//! GPUs as the model tells them apart: a model of the catalog, and the generation whose constants it shares.
+//! GPUs of the catalog, and the generation whose constants they share.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use weftlink_fabric::catalog::gpus::{self, GPUS, GpuLinks, GpuModel, Vendor};
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Gpu(&'static GpuModel);
 
-/// What GPUs of one age have in common: kernels, copy engines, links.
+/// A generation of GPUs, with the same kernels, copy engines and links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Generation {
     /// P100.
@@ -21,7 +21,7 @@ pub enum Generation {
     Hopper,
     /// B200, RTX 5090.
     Blackwell,
-    /// AMD's Instinct; and Intel's Max, of which less is known.
+    /// AMD Instinct; also Intel Max, which has no measurements of its own.
     Instinct,
 }
 
@@ -31,7 +31,7 @@ impl Gpu {
         GPUS.iter().map(Self)
     }
 
-    /// The one with that name in files.
+    /// The GPU with that name in files.
     pub fn from_name(name: &str) -> Option<Self> {
         gpus::by_id(name).map(Self)
     }
@@ -51,8 +51,7 @@ impl Gpu {
         self.0
     }
 
-    /// Its generation. RTX 4090 counts with Hopper and RTX 2080 with Volta, their contemporaries: tuners of libraries know
-    /// no more rows than these.
+    /// Its generation. The RTX 4090 counts as Hopper and the RTX 2080 as Volta, as in the tuners of libraries.
     pub fn generation(self) -> Generation {
         match (self.0.vendor, self.0.architecture) {
             (Vendor::Amd | Vendor::Intel, _) => Generation::Instinct,
@@ -64,27 +63,27 @@ impl Gpu {
         }
     }
 
-    /// Whether it is a card in a slot, and not a module on a board that was laid out with its NIC beside it.
+    /// Whether it is a PCIe card, not a module on a board with its NIC beside it.
     pub fn is_card(self) -> bool {
         !matches!(self.0.links, GpuLinks::Wired(..)) && self.0.c2c_links == 0
     }
 
-    /// Whether it is a card for desktops and workstations of the kind whose drivers send peers' data through bridges at full rate.
+    /// Whether it is a card for desktops and workstations, whose peer traffic crosses PCIe bridges at full rate.
     pub fn is_consumer(self) -> bool {
         self.0.id.starts_with("rtx")
     }
 
-    /// Whether its driver lets GPUs reach each other's memory over PCIe: those of GeForce cards do not.
+    /// Whether its driver allows peer access over PCIe; the driver of GeForce cards does not.
     pub fn reaches_peers(self) -> bool {
         !self.is_consumer() || self.0.id.starts_with("rtxpro")
     }
 
-    /// What all its links to other GPUs carry one way, as the vendor says; nothing where it has none.
+    /// Line rate of all its links to other GPUs, one way; 0 if it has none.
     pub fn port_line_gbytes_per_second(self) -> f64 {
         self.0.link_rate().map_or(0.0, |rate| rate.value.bytes_per_second() as f64 / 1e9)
     }
 
-    /// How many links that is.
+    /// Number of its links to other GPUs.
     pub fn links(self) -> u32 {
         self.0.gpu_links().map_or(0, |(_, count)| count)
     }
@@ -102,7 +101,7 @@ impl fmt::Debug for Gpu {
     }
 }
 
-/// One of the catalog, for tests.
+/// A GPU of the catalog, for tests.
 #[cfg(test)]
 pub(crate) fn gpu(name: &str) -> Gpu {
     Gpu::from_name(name).unwrap()

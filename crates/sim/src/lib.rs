@@ -1,10 +1,10 @@
-//! How long it would take: plans in virtual time, and what libraries would do.
+//! Predicts how long collectives take: a simulator that runs plans in virtual time, and models of what libraries choose.
 //!
-//! The [engine] runs a plan step by step. A step begins when what it needs is there, its data flows over the links of the fabric,
-//! which it shares fairly with everything else under way, and what it sends is seen a hop later. Time is whole picoseconds and
-//! nothing depends on a clock, a thread or the order of a hash table: the same question has the same answer to the last digit.
+//! The [engine] runs a plan step by step. A step begins when its dependencies are met; its data then flows over the links of the fabric,
+//! sharing them fairly with all other transfers, and the receiver sees it one hop later. Time is in whole picoseconds, and nothing depends
+//! on a clock, a thread or the order of a hash table: the same input gives the same result to the last digit.
 //!
-//! What is charged comes from [constants], each with its origin; which plan is run, from what a [library] would choose.
+//! Costs come from [constants], each with its origin; the [library] module chooses the plan as a library would.
 
 pub mod accuracy;
 mod busy;
@@ -21,6 +21,7 @@ pub mod published;
 mod quantile;
 pub mod setup;
 mod survey;
+mod tuner;
 pub mod what_if;
 mod wiring;
 

@@ -1,4 +1,4 @@
-//! One call for a prediction: a collective on a fabric, as a library would do it.
+//! The entry point: predicts a collective on a fabric, as a library would execute it.
 
 mod json;
 mod limit;
@@ -12,8 +12,8 @@ use weftlink_plan::plan::Protocol;
 
 use crate::accuracy::{Class, band, expected};
 use crate::constants::Constants;
-use crate::execute::{ExecuteError, Execution, Site};
-use crate::library::Asked;
+use crate::execute::{ExecuteError, Execution, Runner};
+use crate::library::LibrarySpec;
 use crate::setup::{Launch, Library, LibraryAlgorithm, Operation, Setup};
 use crate::survey::SurveyError;
 use crate::what_if::WhatIf;
@@ -22,30 +22,30 @@ use crate::what_if::WhatIf;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Options {
     /// The library; the newest known NCCL, RCCL or oneCCL for the fabric's GPUs if none is given.
-    pub library: Option<Asked>,
-    /// The text of the program that MSCCL runs.
+    pub library: Option<LibrarySpec>,
+    /// Text of the program that MSCCL runs.
     pub program: Option<String>,
     /// The algorithm that the library is set to use (`NCCL_ALGO`).
     pub algorithm: Option<LibraryAlgorithm>,
     /// The protocol that the library is set to use (`NCCL_PROTO`).
     pub protocol: Option<Protocol>,
-    /// Who starts the kernels.
+    /// How kernels are launched.
     pub launch: Option<Launch>,
-    /// Sockets over the same NICs instead of RDMA.
+    /// Use sockets instead of RDMA on the same NICs.
     pub sockets: bool,
-    /// GPUs do not reach each other's memory.
+    /// GPUs have no peer access.
     pub no_peer_access: bool,
-    /// NICs for each GPU.
+    /// NICs per GPU.
     pub nics_per_gpu: Option<u32>,
-    /// Everything else that is not as usual.
+    /// All other deviations from the usual machine.
     pub what_if: WhatIf,
 }
 
-/// A prediction is impossible.
+/// Why a prediction is impossible.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum PredictError {
-    /// Libraries have no such collective, or it is not modelled.
+    /// The collective is not modelled.
     #[error("weft sim does not predict {kind}; it predicts {}", predicted())]
     Collective {
         /// The collective.
@@ -54,9 +54,9 @@ pub enum PredictError {
     /// The fabric cannot be modelled.
     #[error("{fabric}: {error}")]
     Survey {
-        /// Its name.
+        /// The fabric's name.
         fabric: String,
-        /// Why.
+        /// The reason.
         error: SurveyError,
     },
     /// One GPU has no peer.
@@ -78,29 +78,29 @@ pub enum PredictError {
     Setup {
         /// The fabric's name.
         fabric: String,
-        /// Why.
+        /// The contradiction.
         why: String,
     },
     /// A call of no bytes.
     #[error("a call of 0 bytes has no bandwidth; give a size of 1 or more")]
     NoBytes,
-    /// The GPUs do not hold the buffer.
+    /// The buffer does not fit in the GPU's memory.
     #[error("{} do not fit: the memory of {gpu} is {memory}", Bytes(*bytes))]
     Memory {
-        /// Bytes of the call.
+        /// Size of the call.
         bytes: u64,
         /// The GPU.
         gpu: &'static str,
-        /// What it holds.
+        /// Its memory.
         memory: Bytes,
     },
-    /// The library cannot do it there.
+    /// The library cannot execute the call on the fabric.
     #[error(transparent)]
     Execute(#[from] ExecuteError),
 }
 
 impl PredictError {
-    /// Whether the caller has to ask differently; otherwise the question is sound and has no answer.
+    /// Whether the arguments are wrong; otherwise they are valid but have no prediction.
     pub fn is_misuse(&self) -> bool {
         !matches!(self, Self::Survey { .. } | Self::Execute(_))
     }
@@ -113,49 +113,49 @@ pub struct Case {
     pub operation: Operation,
     /// The fabric's name.
     pub name: String,
-    /// The fabric, or one with the options' changes.
+    /// The fabric, with the options applied.
     pub fabric: Fabric,
-    /// What a library sees of it.
+    /// The setup of the fabric.
     pub setup: Setup,
     program: Option<String>,
 }
 
-/// A call, predicted.
+/// A predicted call.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Bytes of the call, as nccl-tests count them.
+    /// Size of the call, as nccl-tests counts it.
     pub bytes: u64,
-    /// What the library does.
+    /// The simulated execution.
     pub execution: Execution,
     /// Bytes over time.
     pub algbw_gb_per_s: f64,
-    /// The same, corrected for the collective as nccl-tests do.
+    /// Bus bandwidth, as in nccl-tests.
     pub busbw_gb_per_s: f64,
-    /// The expected error: the median and the 90th percentile.
+    /// The expected error: median and 90th percentile.
     pub expected_error: Option<(f64, f64)>,
-    /// Microseconds of the same call without disturbances, and the jobs beside it; nothing if it was not disturbed.
+    /// Microseconds of the same call without disturbances, and the concurrent jobs; `None` for a call without disturbances.
     pub undisturbed: Option<(f64, Vec<Neighbour>)>,
 }
 
-/// A job that ran beside another.
+/// A concurrent job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Neighbour {
     /// Its collective.
     pub what: String,
-    /// Its bytes.
+    /// Size of its call.
     pub bytes: u64,
-    /// Its GPUs.
+    /// Number of its GPUs.
     pub gpus: usize,
-    /// How long it took.
+    /// Its time.
     pub time_us: f64,
-    /// How long it takes alone.
+    /// Its time when it runs alone.
     pub alone_us: f64,
 }
 
 /// Predictions of several sizes.
 #[derive(Clone, Debug)]
 pub struct Predicted {
-    /// What was predicted.
+    /// The case.
     pub case: Case,
     /// One row for each size.
     pub rows: Vec<Row>,
@@ -179,14 +179,14 @@ pub fn predict(
     let case = Case::new(kind, fabric, options)?;
     sizes.iter().try_for_each(|bytes| case.check(*bytes))?;
     let constants = Constants::shipped();
-    let site = case.site(&constants)?;
-    let rows = sizes.iter().map(|bytes| case.row(&site, *bytes)).collect::<Result<_, _>>()?;
-    drop(site);
+    let runner = case.runner(&constants)?;
+    let rows = sizes.iter().map(|bytes| case.row(&runner, *bytes)).collect::<Result<_, _>>()?;
+    drop(runner);
     Ok(Predicted { case, rows })
 }
 
 impl Case {
-    /// Checks that a library can do the collective on the fabric with these options.
+    /// Checks that the library runs the collective on the fabric with these options.
     pub fn new(kind: Kind, fabric: &Fabric, options: &Options) -> Result<Self, PredictError> {
         let operation = operation(kind)?;
         let name = fabric.name().to_owned();
@@ -239,22 +239,22 @@ impl Case {
         }
     }
 
-    /// The place to execute calls at.
-    pub fn site<'s>(&'s self, constants: &'s Constants) -> Result<Site<'s>, PredictError> {
-        let site = Site::on(constants, &self.setup, self.fabric.clone());
+    /// A runner for calls on the fabric.
+    pub fn runner<'s>(&'s self, constants: &'s Constants) -> Result<Runner<'s>, PredictError> {
+        let runner = Runner::on(constants, &self.setup, self.fabric.clone());
         match &self.program {
-            None => Ok(site),
-            Some(text) => Ok(site.with_program(text)?),
+            None => Ok(runner),
+            Some(text) => Ok(runner.with_program(text)?),
         }
     }
 
-    /// A call of one size.
-    pub fn row(&self, site: &Site<'_>, bytes: u64) -> Result<Row, PredictError> {
-        let mut done = site.execute(&[(self.operation, bytes)])?;
+    /// Predicts a call of one size.
+    pub fn row(&self, runner: &Runner<'_>, bytes: u64) -> Result<Row, PredictError> {
+        let mut done = runner.execute(&[(self.operation, bytes)])?;
         Ok(self.row_of(self.setup.ranks(), bytes, done.remove(0)))
     }
 
-    /// A call that a number of GPUs has executed.
+    /// The row of a call that `ranks` GPUs executed.
     pub fn row_of(&self, ranks: u32, bytes: u64, execution: Execution) -> Row {
         let algbw_gb_per_s = bytes as f64 / (execution.time.0 as f64 / 1e12) / 1e9;
         let busbw_gb_per_s = algbw_gb_per_s * self.operation.bus_factor(ranks);
@@ -266,26 +266,28 @@ impl Case {
         Row { bytes, execution, algbw_gb_per_s, busbw_gb_per_s, expected_error, undisturbed: None }
     }
 
-    /// What is assumed where the options do not say.
-    pub fn assumed(&self) -> Vec<&'static str> {
+    /// Assumptions where the options say nothing.
+    pub fn assumptions(&self) -> Vec<&'static str> {
         let launch = match (self.setup.launch, self.setup.launch()) {
             (Some(_), _) => None,
-            (None, Launch::ProcessPerGpu) => Some("a process for each GPU"),
-            (None, Launch::OneThread) => Some("one thread starts the kernels of all GPUs (--launch process)"),
+            (None, Launch::ProcessPerGpu) => Some("a process per GPU"),
+            (None, Launch::OneThread) => {
+                Some("one thread launches the kernels of all GPUs (otherwise --launch process)")
+            }
         };
         launch.into_iter().collect()
     }
 }
 
 impl Row {
-    /// How long the call takes.
+    /// Predicted time.
     pub fn time_us(&self) -> f64 {
         self.execution.time.0 as f64 / 1e6
     }
 }
 
 impl Options {
-    /// Whether the machine itself is another one, so that the fabric that was named is not it.
+    /// Whether the options change the wiring, so that the fabric must be rebuilt.
     fn changes_wiring(&self) -> bool {
         self.sockets || self.no_peer_access || self.nics_per_gpu.is_some()
     }
@@ -305,7 +307,7 @@ impl Options {
     }
 }
 
-/// The collectives that are predicted.
+/// The predicted collectives.
 const PREDICTED: [(Kind, Operation); 7] = [
     (Kind::AllReduce, Operation::AllReduce),
     (Kind::Reduce, Operation::Reduce),
@@ -316,12 +318,12 @@ const PREDICTED: [(Kind, Operation); 7] = [
     (Kind::SendReceive, Operation::SendReceive),
 ];
 
-/// The collectives that are predicted, by kind.
+/// The predicted collectives, by kind.
 pub fn kinds() -> impl Iterator<Item = Kind> {
     PREDICTED.into_iter().map(|(kind, _)| kind)
 }
 
-/// What libraries call a collective, if it is predicted.
+/// The operation of a collective, if it is predicted.
 pub fn operation(kind: Kind) -> Result<Operation, PredictError> {
     let found = PREDICTED.into_iter().find(|(known, _)| *known == kind);
     found.map(|(_, operation)| operation).ok_or(PredictError::Collective { kind })
@@ -338,7 +340,7 @@ fn predicted() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::library::asked;
+    use crate::library::parse_library;
     use weftlink_fabric::resolve;
 
     fn ask(kind: Kind, spec: &str, sizes: &[u64], options: &Options) -> Result<Predicted, PredictError> {
@@ -346,13 +348,13 @@ mod tests {
     }
 
     #[test]
-    fn misuse_is_told_from_a_fabric_without_an_answer() {
+    fn misuse_differs_from_a_fabric_without_a_prediction() {
         let usual = Options::default();
         let misuse = |asked: Result<Predicted, PredictError>| asked.unwrap_err().is_misuse();
         assert!(misuse(ask(Kind::Scan, "hgx-h100", &[8], &usual)));
         assert!(misuse(ask(Kind::AllReduce, "hgx-h100", &[0], &usual)));
         assert!(misuse(ask(Kind::AllReduce, "hgx-h100", &[1 << 40], &usual)));
-        let rccl = Options { library: Some(asked("rccl").unwrap()), ..Options::default() };
+        let rccl = Options { library: Some(parse_library("rccl").unwrap()), ..Options::default() };
         assert!(misuse(ask(Kind::AllReduce, "hgx-h100", &[8], &rccl)));
         assert!(!misuse(ask(Kind::AllReduce, "2x hgx-h100", &[8], &usual)));
     }

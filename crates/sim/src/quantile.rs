@@ -1,6 +1,6 @@
 //! Quantiles of measurements.
 
-/// A quantile, between neighbours where it falls between them; not a number where there is nothing.
+/// A quantile, interpolated between neighbours; NaN without values.
 pub fn quantile(mut values: Vec<f64>, part: f64) -> f64 {
     if values.is_empty() {
         return f64::NAN;
@@ -16,7 +16,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_lie_between_neighbours() {
+    fn quantiles_interpolate() {
         assert_eq!(quantile(vec![3.0, 1.0, 2.0], 0.5), 2.0);
         assert_eq!(quantile(vec![1.0, 2.0], 0.5), 1.5);
         assert!((quantile((0..11).map(f64::from).collect(), 0.9) - 9.0).abs() < 1e-12);

@@ -1,4 +1,4 @@
-//! What a measurement was taken on: as much of a machine as its wiring tells, the library, and what it was told to do.
+//! A setup: the machine as far as its wiring determines it, the library, and the library's settings.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use weftlink_plan::plan::Protocol;
 use crate::gpu::{Generation, Gpu};
 use crate::what_if::WhatIf;
 
-/// Declares an enum whose values have names in files.
+/// Declares an enum whose variants have names in files.
 macro_rules! named {
     ($(#[$about:meta])* $kind:ident { $($(#[$what:meta])* $value:ident = $name:literal,)+ }) => {
         $(#[$about])*
@@ -28,7 +28,7 @@ macro_rules! named {
                 }
             }
 
-            /// The one with that name.
+            /// The variant with that name.
             pub fn from_name(name: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|value| value.name() == name)
             }
@@ -42,13 +42,13 @@ macro_rules! named {
 }
 
 named! {
-    /// What is measured: collectives as nccl-tests runs them, and copies.
+    /// The measured operations: collectives as nccl-tests runs them, and copies.
     Operation {
         /// Every rank gets the sum of all buffers.
         AllReduce = "all_reduce",
-        /// Every rank gets all parts; the size is that of all together.
+        /// Every rank gets all parts; the size is their total.
         AllGather = "all_gather",
-        /// Every rank gets its part of the sum; the size is that of all together.
+        /// Every rank gets its part of the sum; the size is the total of all parts.
         ReduceScatter = "reduce_scatter",
         /// Every rank gets the root's buffer.
         Broadcast = "broadcast",
@@ -56,22 +56,22 @@ named! {
         Reduce = "reduce",
         /// Every rank gets a part of every rank's buffer.
         AllToAll = "alltoall",
-        /// Every rank sends its buffer to the next and receives that of the one before.
+        /// Every rank sends its buffer to the next rank and receives from the previous one.
         SendReceive = "sendrecv",
-        /// A copy from GPU to GPU by their copy engines.
+        /// A copy from GPU to GPU by a copy engine.
         CopyOneWay = "p2p_unidir_bw",
-        /// Two of them at once, there and back; the bandwidth is their sum.
+        /// Two copies at once, in both directions; the bandwidth is their sum.
         CopyBothWays = "p2p_bidir_bw",
     }
 }
 
 impl Operation {
-    /// Whether copy engines do it, and no library.
+    /// Whether a copy engine executes it, not a library.
     pub fn is_copy(self) -> bool {
         matches!(self, Operation::CopyOneWay | Operation::CopyBothWays)
     }
 
-    /// What algbw is multiplied by to get busbw, as nccl-tests has it.
+    /// The ratio of busbw to algbw, as in nccl-tests.
     pub fn bus_factor(self, ranks: u32) -> f64 {
         let ranks = f64::from(ranks);
         match self {
@@ -83,31 +83,31 @@ impl Operation {
 }
 
 named! {
-    /// What connects the GPUs of a node.
+    /// The links between the GPUs of a node.
     Intra {
-        /// NVLinks to switches.
+        /// NVLink through switches.
         NvSwitch = "nvswitch",
-        /// NVLinks from every GPU to every other.
+        /// NVLink from every GPU to every other.
         NvLinkMesh = "nvlink-mesh",
-        /// The wiring of a DGX-1: two quads, some links double.
+        /// NVLink as in a DGX-1: two quads, some links double.
         CubeMesh = "cube-mesh",
-        /// NVLinks between pairs.
+        /// NVLink between pairs.
         NvLinkBridge = "nvlink-bridge",
-        /// NVLinks to switches of a rack: nodes are not the domain.
+        /// NVLink through the switches of a rack: the domain spans nodes.
         Nvl72 = "nvl72",
-        /// AMD's links from every GPU to every other.
+        /// xGMI from every GPU to every other.
         Xgmi = "xgmi",
-        /// PCIe, peers reach each other.
+        /// PCIe with peer access.
         PciePeers = "pcie-p2p",
-        /// PCIe, through host memory.
+        /// PCIe through host memory.
         PcieHost = "pcie-host",
-        /// One GPU a node.
+        /// One GPU per node.
         None = "none",
     }
 }
 
 named! {
-    /// What connects nodes.
+    /// The network between nodes.
     Network {
         /// InfiniBand.
         InfiniBand = "ib",
@@ -123,27 +123,27 @@ named! {
         Tcpx = "tcpx",
         /// Google's GPUDirect-TCPXO.
         Tcpxo = "tcpxo",
-        /// Nothing: one node, or one rack.
+        /// None: one node or one rack.
         None = "none",
     }
 }
 
 named! {
-    /// Libraries whose choices are known.
+    /// Libraries with a model of their choices.
     Library {
-        /// NVIDIA's.
+        /// NVIDIA's library.
         Nccl = "nccl",
-        /// AMD's.
+        /// AMD's library.
         Rccl = "rccl",
-        /// Intel's.
+        /// Intel's library.
         OneCcl = "oneccl",
-        /// Programs that MSCCL's interpreter runs in NCCL's place.
+        /// MSCCL: its interpreter runs programs in place of NCCL's algorithms.
         Msccl = "msccl",
-        /// PyTorch's for CPUs; GPUs' buffers are copied to the host first.
+        /// PyTorch's library for CPUs; GPU buffers are staged in host memory.
         Gloo = "gloo",
-        /// Open MPI; GPUs' buffers are copied to the host first.
+        /// Open MPI; GPU buffers are staged in host memory.
         OpenMpi = "openmpi",
-        /// This one.
+        /// Weft.
         Weft = "weft",
     }
 }
@@ -151,28 +151,28 @@ named! {
 named! {
     /// Algorithms as libraries name them.
     LibraryAlgorithm {
-        /// Around rings.
+        /// Rings.
         Ring = "Ring",
-        /// Up and down two trees; chains inside nodes.
+        /// Two trees between nodes, chains inside.
         Tree = "Tree",
-        /// Switches of a domain sum and multicast.
+        /// NVSwitches reduce and multicast.
         Nvls = "NVLS",
-        /// The same inside, trees between.
+        /// NVLS inside nodes, trees between them.
         NvlsTree = "NVLSTree",
-        /// Switches of the network sum; inside, every GPU takes its share.
+        /// Network switches reduce; inside a node, every GPU handles a share.
         CollnetDirect = "CollnetDirect",
-        /// Switches of the network sum; inside, a chain.
+        /// Network switches reduce; inside a node, a chain.
         CollnetChain = "CollnetChain",
-        /// A tree for every rank's part, all of them at once.
+        /// Parallel aggregated trees, one for every rank's part.
         Pat = "PAT",
-        /// Kernels that reach into the buffers of all others, which were registered for it.
+        /// Kernels that access all peers' registered buffers directly.
         Symmetric = "Symmetric",
-        /// Everybody to everybody, or to a neighbour.
+        /// Messages between pairs of ranks.
         Direct = "Direct",
     }
 }
 
-/// An algorithm that a row names; nothing where the library chose.
+/// Parses an algorithm; an empty name is `None`, the library's choice.
 pub fn algorithm_from_name(name: &str) -> Result<Option<LibraryAlgorithm>, String> {
     if name.is_empty() {
         return Ok(None);
@@ -186,7 +186,7 @@ pub fn algorithm_from_name(name: &str) -> Result<Option<LibraryAlgorithm>, Strin
     })
 }
 
-/// A protocol that a row names; nothing where the library chose.
+/// Parses a protocol; an empty name is `None`, the library's choice.
 pub fn protocol_from_name(name: &str) -> Result<Option<Protocol>, String> {
     match name.to_ascii_lowercase().as_str() {
         "" => Ok(None),
@@ -197,12 +197,12 @@ pub fn protocol_from_name(name: &str) -> Result<Option<Protocol>, String> {
     }
 }
 
-/// A library's version, as far as behaviour depends on it.
+/// A library's version, as far as the model depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
-    /// Before the first dot.
+    /// Major version.
     pub major: u32,
-    /// After it.
+    /// Minor version.
     pub minor: u32,
 }
 
@@ -213,7 +213,7 @@ impl fmt::Display for Version {
 }
 
 impl Version {
-    /// From `2.22.3`; nothing where nothing is said.
+    /// Parses `2.22.3`; an empty text is `None`.
     pub fn parse(text: &str) -> Result<Option<Self>, &'static str> {
         if text.is_empty() {
             return Ok(None);
@@ -221,66 +221,66 @@ impl Version {
         let mut parts = text.trim_start_matches('v').split(['.', '-', '+']).map(str::parse);
         match (parts.next(), parts.next()) {
             (Some(Ok(major)), Some(Ok(minor))) => Ok(Some(Self { major, minor })),
-            _ => Err("it is like 2.22.3, or empty where it is not known"),
+            _ => Err("expected a version like 2.22.3, or nothing if it is unknown"),
         }
     }
 }
 
-/// Who starts the kernels.
+/// How kernels are launched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Launch {
-    /// A process for each GPU: all start at once.
+    /// A process per GPU: all launch at once.
     ProcessPerGpu,
-    /// One thread for all GPUs of the node, one after the other.
+    /// One thread launches on all GPUs of the node in turn.
     OneThread,
 }
 
-/// GPUs of a rack that is one domain.
+/// GPUs in a rack that is one NVLink domain.
 pub const RACK_GPUS: u32 = 72;
 
-/// A machine, a library, and what it was told.
+/// A machine, a library and the library's settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
-    /// The GPUs.
+    /// GPU model.
     pub gpu: Gpu,
-    /// What connects those of a node.
+    /// Links between the GPUs of a node.
     pub intra: Intra,
-    /// GPUs of one domain where that is a rack: [`RACK_GPUS`] unless said otherwise.
+    /// GPUs per NVLink domain where that is a rack: [`RACK_GPUS`] by default.
     pub rack_gpus: u32,
-    /// Of the slots.
+    /// PCIe generation of the slots.
     pub pcie_generation: u32,
-    /// GPUs in use.
+    /// GPUs in use per node.
     pub gpus_per_node: u32,
     /// Nodes in use.
     pub nodes: u32,
-    /// What connects them.
+    /// Network between the nodes.
     pub network: Network,
-    /// NICs in use, none where there is no network.
+    /// NICs in use per node; 0 without a network.
     pub nics_per_node: u32,
-    /// Of one NIC.
+    /// Line rate of one NIC.
     pub nic_gbits_per_second: f64,
     /// The library.
     pub library: Library,
-    /// Its version; the newest where it is not said.
+    /// Its version; `None` is the newest known.
     pub version: Option<Version>,
-    /// What it was told to take.
+    /// The algorithm that the library is set to use.
     pub algorithm: Option<LibraryAlgorithm>,
-    /// What it was told to take.
+    /// The protocol that the library is set to use.
     pub protocol: Option<Protocol>,
-    /// Who starts the kernels, where it is known; see [`Setup::launch`].
+    /// How kernels are launched, if known; see [`Setup::launch`].
     pub launch: Option<Launch>,
-    /// What is not as it usually is.
+    /// Deviations from the usual machine.
     pub what_if: WhatIf,
 }
 
 impl Setup {
-    /// GPUs altogether.
+    /// Number of GPUs.
     pub fn ranks(&self) -> u32 {
         self.gpus_per_node * self.nodes
     }
 
-    /// Who starts the kernels. Where nobody says it: a process per GPU across nodes, on modules since Hopper, and with RCCL,
-    /// since those are started by MPI; one thread on a single older or PCIe node, since there nccl-tests is started by hand.
+    /// How kernels are launched. By default, a process per GPU on several nodes, on modules since Hopper and with RCCL, where MPI starts
+    /// the benchmark; one thread on a single older or PCIe node, where people start nccl-tests by hand.
     pub fn launch(&self) -> Launch {
         let by_hand = self.nodes == 1
             && self.library == Library::Nccl
@@ -289,19 +289,19 @@ impl Setup {
         self.launch.unwrap_or(if by_hand { Launch::OneThread } else { Launch::ProcessPerGpu })
     }
 
-    /// Whether a call's data ends on other rails than it begins on: between everybody, and around rings over meshes and racks. How rails
-    /// are joined few descriptions say, so a network that joins all NICs is the better ground for it.
+    /// Whether a call's data crosses rails: messages between all ranks do, and so do rings over meshes and racks. Few descriptions say how
+    /// rails are connected, so such calls are simulated on a network that connects all NICs.
     pub fn crosses_rails(&self, operation: Operation) -> bool {
         let messages = matches!(operation, Operation::AllToAll | Operation::SendReceive);
         let meshed = matches!(self.intra, Intra::Xgmi | Intra::NvLinkMesh | Intra::Nvl72);
         self.nodes > 1 && (messages || meshed)
     }
 
-    /// Whether its parts fit together; otherwise what is wrong.
+    /// Checks that the parts are consistent; an error says what is wrong.
     pub fn check(&self) -> Result<(), &'static str> {
         let island = self.intra == Intra::Nvl72 && self.ranks() <= self.rack_gpus;
         if self.nodes > 1 && self.network == Network::None && !island {
-            return Err("there are several nodes and no network between them; say which");
+            return Err("several nodes need a network between them; name one");
         }
         Ok(())
     }
@@ -330,7 +330,7 @@ impl Setup {
 }
 
 impl Setup {
-    /// The same NICs with sockets instead of RDMA.
+    /// Uses sockets instead of RDMA on the same NICs.
     pub fn over_sockets(mut self) -> Self {
         if self.network != Network::None {
             self.network = Network::Tcp;
@@ -338,8 +338,8 @@ impl Setup {
         self
     }
 
-    /// The same GPUs that do not reach each other: what they exchange goes through host memory, whatever links there are
-    /// (`NCCL_P2P_DISABLE=1`). Links of a rack are no longer of use, so its nodes need their NICs.
+    /// Disables peer access: all GPU traffic goes through host memory, whatever links there are (`NCCL_P2P_DISABLE=1`). The nodes of a
+    /// rack then communicate through their NICs.
     pub fn without_peer_access(mut self) -> Self {
         if self.intra != Intra::None && self.gpus_per_node > 1 {
             self.intra = Intra::PcieHost;
@@ -347,7 +347,7 @@ impl Setup {
         self
     }
 
-    /// So many NICs of the same kind for each GPU.
+    /// Uses `nics` NICs of the same kind per GPU.
     pub fn with_nics_per_gpu(mut self, nics: u32) -> Self {
         if self.network != Network::None {
             self.nics_per_node = self.gpus_per_node * nics.max(1);

@@ -1,7 +1,7 @@
-//! A fabric as a setup: what of its wiring decides which constants hold and what a library would choose.
+//! Derives a setup from a fabric: the properties that determine the constants and a library's choice.
 //!
-//! A setup says less than a fabric does; what it leaves out (slower links, switches between racks, who shares a slot) a plan that is
-//! [executed](crate::execute) on the fabric itself still meets.
+//! A setup has less detail than a fabric: slower links, switches between racks and shared slots are lost. Plans are
+//! [executed](crate::execute) on the fabric itself, where these still count.
 
 use std::collections::BTreeMap;
 
@@ -16,39 +16,39 @@ use crate::gpu::Gpu;
 use crate::setup::{Intra, Library, Network, RACK_GPUS, Setup};
 use crate::what_if::WhatIf;
 
-/// A part of the fastest NIC's rate below which another is there for something else.
-const NIC_PART: f64 = 0.5;
+/// NICs at or below this fraction of the fastest NIC's rate are not used for collectives.
+const NIC_RATE_MIN: f64 = 0.5;
 
-/// A fabric that predictions know too little of.
+/// Why no setup can be derived from a fabric.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SurveyError {
-    /// Nothing to predict for.
+    /// The fabric has no GPU.
     #[error("the fabric has no GPU; name one that has, such as hgx-h100 (`weft topo --list` prints them)")]
     NoGpu,
     /// A GPU that the catalog does not know.
     #[error(
-        "the fabric does not say what its GPUs are, and how fast they are depends on it: say it with --gpu (`weft topo --list gpus` prints those that are known)"
+        "the fabric does not name its GPU model, which predictions need: give it with --gpu (`weft topo --list gpus` prints the known models)"
     )]
     UnknownGpu,
-    /// Hosts that differ.
-    #[error("its hosts have {fewest} to {most} GPUs; predictions are for hosts that are alike")]
+    /// The hosts differ.
+    #[error("its hosts have {fewest} to {most} GPUs; predictions need hosts with the same number of GPUs")]
     Uneven {
-        /// GPUs of the smallest.
+        /// Fewest GPUs of a host.
         fewest: u32,
-        /// GPUs of the largest.
+        /// Most GPUs of a host.
         most: u32,
     },
-    /// Hosts that nothing joins.
-    #[error("there are {hosts} hosts and no network between them; say which, as in \"2x hgx-h100 + 8x ndr\"")]
+    /// No network connects the hosts.
+    #[error("no network connects its {hosts} hosts; name one, as in \"2x hgx-h100 + 8x ndr\"")]
     NoNetwork {
-        /// How many.
+        /// Number of hosts.
         hosts: u32,
     },
 }
 
 impl Setup {
-    /// What a fabric's wiring says; the library and what it is told are the usual ones.
+    /// The setup of a fabric, with the vendor's library and its default settings.
     pub fn of(fabric: &Fabric) -> Result<Self, SurveyError> {
         let gpu = slowest(fabric)?;
         let mut hosts: BTreeMap<Option<HostId>, u32> = BTreeMap::new();
@@ -94,7 +94,7 @@ impl Setup {
     }
 }
 
-/// The GPU that the others wait for.
+/// The slowest GPU, which limits the others.
 fn slowest(fabric: &Fabric) -> Result<Gpu, SurveyError> {
     let known = |id: &DeviceId| match &fabric.device(*id).kind {
         DeviceKind::Gpu(gpu) => gpu.model.or_else(|| of_architecture(gpu.sm?)).map(Gpu::from),
@@ -106,7 +106,7 @@ fn slowest(fabric: &Fabric) -> Result<Gpu, SurveyError> {
     all.into_iter().min_by(|a, b| rate(a).total_cmp(&rate(b))).ok_or(SurveyError::NoGpu)
 }
 
-/// The first GPU of an architecture, where a description says no more: `sm="90"`.
+/// The GPU model for a description that gives the architecture only: `sm="90"`.
 fn of_architecture(sm: u32) -> Option<&'static GpuModel> {
     gpus::GPUS.iter().rfind(|model| model.vendor == Vendor::Nvidia && model.architecture <= sm)
 }
@@ -133,7 +133,7 @@ fn intra(fabric: &Fabric, gpu: Gpu, per_host: u32, domains: &[Vec<DeviceId>]) ->
     }
 }
 
-/// The network, how many NICs of a host are on it, and the rate of the slowest of them.
+/// The network, the number of a host's NICs on it, and the rate in Gb/s of the slowest.
 fn nics(fabric: &Fabric, host: Option<HostId>) -> Option<(Network, u32, f64)> {
     let of_host = fabric.devices().iter().filter(|device| device.host == host);
     let ports: Vec<&Port> = of_host
@@ -145,7 +145,7 @@ fn nics(fabric: &Fabric, host: Option<HostId>) -> Option<(Network, u32, f64)> {
         .collect();
     let gbits = |port: &&Port| port.rate.bytes_per_second() as f64 / 125e6;
     let fastest = ports.iter().map(gbits).fold(0.0, f64::max);
-    let used: Vec<&Port> = ports.into_iter().filter(|port| gbits(port) > fastest * NIC_PART).collect();
+    let used: Vec<&Port> = ports.into_iter().filter(|port| gbits(port) > fastest * NIC_RATE_MIN).collect();
     let slowest = used.iter().map(gbits).fold(f64::INFINITY, f64::min);
     let kind = used.first()?.network.unwrap_or(NetworkKind::Ethernet);
     let network = match kind {
@@ -164,7 +164,7 @@ fn nics(fabric: &Fabric, host: Option<HostId>) -> Option<(Network, u32, f64)> {
     Some((network, used.len() as u32, slowest))
 }
 
-/// Of the first GPU's slot.
+/// The PCIe generation of the first GPU's slot.
 fn slot_generation(fabric: &Fabric, gpu: Gpu) -> u32 {
     let links = fabric.gpus().first().map_or(&[][..], |first| fabric.links_from(*first));
     let generation = |kind| match kind {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_built_from_a_setup_is_that_setup() {
+    fn a_fabric_built_from_a_setup_has_that_setup() {
         for (spec, name) in [
             ("hgx-h100", "8 x h100 (nvswitch)"),
             ("dgx-1-v100", "8 x v100 (cube-mesh)"),
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn every_system_of_the_catalog_can_be_predicted_for() {
+    fn every_system_of_the_catalog_has_a_setup() {
         for system in systems::all() {
             if let Err(error) = survey(system.name) {
                 panic!("{}: {error}", system.name);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_nothing_joins_are_an_error() {
+    fn hosts_without_a_network_are_an_error() {
         let error = survey("2x hgx-h100").unwrap_err();
         assert_eq!(error, SurveyError::NoNetwork { hosts: 2 });
     }

@@ -1,9 +1,9 @@
-//! What if it were otherwise: what a machine's columns do not say, and what its owner may think of changing.
+//! What-if questions: properties that a measurement's columns do not give, and changes that an owner may consider.
 //!
-//! Some of it changes the machine itself ([`Setup::over_sockets`](crate::setup::Setup::over_sockets) and the like) and is a setup like any other. The rest is in
-//! [`WhatIf`], whose default is what the constants were fitted with.
+//! Some change the machine itself ([`Setup::over_sockets`](crate::setup::Setup::over_sockets) and similar) and yield an ordinary setup. The
+//! rest is in [`WhatIf`], whose default matches the measurements of the fit.
 
-/// Who made a host's CPUs: NCCL's tuner goes by it between nodes.
+/// Vendor of a host's CPUs, which NCCL's tuner considers between nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CpuVendor {
     /// Intel.
@@ -23,19 +23,19 @@ impl CpuVendor {
     }
 }
 
-/// What is not as it usually is. By default NICs reach GPUs by themselves where their network can, slots carry nothing else, CPUs are
-/// of either vendor, buffers are not registered, and a library takes as many channels as it likes.
+/// Deviations from the usual machine. By default NICs use GPUDirect where their network supports it, PCIe slots carry no other traffic,
+/// the CPU vendor is unknown, buffers are not registered, and the library's channels are not limited.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct WhatIf {
-    /// NICs do not reach GPUs: what crosses is copied to host memory first (`NCCL_NET_GDR_LEVEL=LOC`, no peermem, no dmabuf).
+    /// No GPUDirect: network traffic is staged in host memory (`NCCL_NET_GDR_LEVEL=LOC`, no peermem, no dmabuf).
     pub no_gpudirect: bool,
-    /// What storage takes of every GPU's slot, each way.
+    /// Bandwidth that storage takes of every GPU's slot, each way.
     pub storage_gbytes_per_second: f64,
-    /// Who made the CPUs, where it is known.
+    /// Vendor of the CPUs, if known.
     pub cpu: Option<CpuVendor>,
-    /// Buffers are registered as symmetric windows, so that NCCL's symmetric kernels may be used.
+    /// Buffers are registered as symmetric windows, so that NCCL can use its symmetric kernels.
     pub symmetric: bool,
-    /// Channels, or CTAs, that a library is limited to (`NCCL_MAX_CTAS`).
+    /// Maximum number of channels (CTAs) of the library (`NCCL_MAX_CTAS`).
     pub channels_max: Option<u32>,
 }
 
@@ -63,14 +63,14 @@ mod tests {
         predict(&Constants::shipped(), setup, Operation::AllReduce, bytes).unwrap().estimate.total_us()
     }
 
-    /// How much longer it takes otherwise: with 1 KiB and with 1 GiB.
+    /// Slowdown of the changed setup with 1 KiB and with 1 GiB.
     fn longer(usual: &Setup, otherwise: &Setup) -> (f64, f64) {
         let of = |bytes| time_us(otherwise, bytes) / time_us(usual, bytes);
         (of(1 << 10), of(1 << 30))
     }
 
     fn within(value: f64, least: f64, most: f64) {
-        assert!((least..=most).contains(&value), "{value} is not from {least} to {most}");
+        assert!((least..=most).contains(&value), "{value} is outside {least} to {most}");
     }
 
     fn with(change: impl Fn(&mut WhatIf)) -> Setup {
@@ -80,11 +80,11 @@ mod tests {
     }
 
     #[test]
-    fn without_gpudirect_slots_and_host_memory_limit() {
+    fn without_gpudirect_pcie_and_host_memory_limit() {
         let (small, large) = longer(&cluster(), &with(|what_if| what_if.no_gpudirect = true));
         within(small, 1.1, 1.8);
         within(large, 1.5, 4.0);
-        // Within a node nothing crosses.
+        // A single node has no network traffic.
         let node = Setup { nodes: 1, network: Network::None, nics_per_node: 0, ..cluster() };
         let mut otherwise = node.clone();
         otherwise.what_if.no_gpudirect = true;
@@ -92,14 +92,14 @@ mod tests {
     }
 
     #[test]
-    fn sockets_are_an_order_slower() {
+    fn sockets_are_an_order_of_magnitude_slower() {
         let (small, large) = longer(&cluster(), &cluster().over_sockets());
         within(small, 1.5, 6.0);
         within(large, 8.0, 25.0);
     }
 
     #[test]
-    fn without_peer_access_a_node_falls_back_to_its_host() {
+    fn without_peer_access_traffic_goes_through_host_memory() {
         let node = Setup { nodes: 1, network: Network::None, nics_per_node: 0, ..cluster() };
         let (small, large) = longer(&node, &node.clone().without_peer_access());
         within(small, 1.0, 5.0);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn storage_takes_its_part_of_slots() {
+    fn storage_takes_bandwidth_of_pcie_slots() {
         let (small, large) = longer(&cluster(), &with(|what_if| what_if.storage_gbytes_per_second = 25.0));
         within(small, 1.0, 1.01);
         within(large, 1.1, 2.0);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn amd_hosts_take_longer_to_feed_the_network() {
+    fn amd_hosts_have_longer_network_steps() {
         let of = |vendor| with(|what_if| what_if.cpu = Some(vendor));
         let ring = |setup: Setup| Setup { algorithm: Some(crate::setup::LibraryAlgorithm::Ring), ..setup };
         let (small, large) = longer(&ring(of(CpuVendor::Intel)), &ring(of(CpuVendor::Amd)));
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn one_thread_for_all_gpus_makes_small_calls_wait() {
+    fn launching_from_one_thread_slows_small_calls() {
         let node = Setup { nodes: 1, network: Network::None, nics_per_node: 0, ..cluster() };
         let by_hand = Setup { launch: Some(Launch::OneThread), ..node.clone() };
         let (small, large) = longer(&node, &by_hand);

@@ -1,7 +1,7 @@
-//! A setup as a fabric: hosts, GPUs, their links, slots, NICs and the network.
+//! Builds a fabric from a setup: hosts, GPUs, their links, slots, NICs and the network.
 //!
-//! A setup says less than a fabric holds. What it leaves open is taken as it usually is: a NUMA node in a host, a PCIe switch for
-//! each GPU with the NICs that are nearest to it below the same, and one network switch that never blocks.
+//! A setup has less detail than a fabric. The rest follows common practice: one NUMA node per host, a PCIe switch for each GPU with its
+//! nearest NICs below the same switch, and one non-blocking network switch.
 
 use weftlink_fabric::catalog::systems::V100_PAIRS;
 use weftlink_fabric::catalog::{gpus, links};
@@ -15,7 +15,7 @@ use crate::gpu::{Generation, Gpu};
 use crate::setup::{Intra, Network, Setup};
 
 impl Setup {
-    /// The fabric that it describes; its GPUs are the ranks in order.
+    /// The fabric of the setup; its GPUs are the ranks, in order.
     pub fn fabric(&self) -> Result<Fabric, FabricError> {
         let mut wiring = Wiring { builder: FabricBuilder::new(self.name()), setup: self, gpus: Vec::new() };
         let leaf = (self.network != Network::None)
@@ -27,7 +27,7 @@ impl Setup {
         wiring.builder.finish()
     }
 
-    /// What it is called: `2 nodes of 8 x h100 (nvswitch), 8 x ib 400 Gb/s`.
+    /// Its name: `2 nodes of 8 x h100 (nvswitch), 8 x ib 400 Gb/s`.
     pub fn name(&self) -> String {
         let node = format!("{} x {} ({})", self.gpus_per_node, self.gpu.id(), self.intra.name());
         let nodes = if self.nodes == 1 { node } else { format!("{} nodes of {node}", self.nodes) };
@@ -71,8 +71,8 @@ impl Wiring<'_> {
         let host = self.builder.host(format!("host{number}"), None);
         let numa = self.builder.add(Some(host), DeviceKind::Numa(Numa::default()));
         let slot = self.builder.spec(links::pcie(setup.pcie_generation.clamp(1, 6) as u8, 16));
-        // GPUs that share a NIC are below one switch with it, and NICs that share a GPU are one with several cables: libraries
-        // take them as one.
+        // GPUs that share a NIC are below one switch with it. NICs that share a GPU are one NIC with several cables: libraries use them
+        // as one.
         let below_switch = match (setup.intra, setup.nics_per_node) {
             (Intra::PciePeers | Intra::PcieHost, _) | (_, 0) => setup.gpus_per_node,
             (_, nics) => nics.min(setup.gpus_per_node),
@@ -91,7 +91,7 @@ impl Wiring<'_> {
         let Some(leaf) = leaf else { return };
         let (network, gbit) = (setup.network_kind(), setup.nic_gbits_per_second.round() as u32);
         let cable = self.builder.spec(links::network(network, gbit));
-        // A slot that is as fast as the NIC: what limits a NIC is its line, or what is charged for it.
+        // The slot is as fast as the NIC, so that the line rate or the cost model limits it.
         let nic_slot = self.builder.spec(links::pcie(if gbit > 200 { 6 } else { 5 }, 16));
         let joined = setup.nics_per_node.min(setup.gpus_per_node).max(1);
         for nic in 0..joined {
@@ -125,7 +125,7 @@ impl Wiring<'_> {
                     gpus.iter().for_each(|gpu| self.builder.connect(*gpu, switch, count, spec));
                 }
                 Intra::NvLinkMesh | Intra::Xgmi => {
-                    // xGMI has a link for each of seven others, there or not; NVLinks are dealt out to those that are.
+                    // xGMI has a link for each of seven peers, present or not; NVLinks are divided among the peers present.
                     let others =
                         if self.setup.intra == Intra::Xgmi { 7 } else { gpus.len().max(2) as u32 - 1 };
                     for (at, a) in gpus.iter().enumerate() {
@@ -150,7 +150,7 @@ impl Wiring<'_> {
     }
 }
 
-/// A GPU's links to others, and how many.
+/// A GPU's links to other GPUs, and their number.
 fn gpu_links(gpu: Gpu) -> (LinkSpec, u32) {
     let known = gpu.model().gpu_links();
     let unknown = || (links::spec_of(LinkKind::NvLink { generation: None }), 1);
@@ -164,7 +164,7 @@ mod tests {
     use weftlink_fabric::{PathType, Paths};
 
     #[test]
-    fn every_wiring_joins_its_gpus() {
+    fn every_wiring_connects_its_gpus() {
         for intra in Intra::ALL {
             let gpu = if *intra == Intra::Xgmi { gpu("mi300x") } else { gpu("h100") };
             let setup = Setup {

@@ -1,11 +1,11 @@
-//! The shipped constants against the published rows, and what predictions may not depend on.
+//! The shipped constants against the published measurements, and checks of what predictions must not depend on.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
 
 use weftlink_sim::Constants;
-use weftlink_sim::accuracy::{FITTED, TableError, band, by_table, execute_rows, summary};
+use weftlink_sim::accuracy::{FINGERPRINT, TableError, band, by_table, execute_rows, summary};
 use weftlink_sim::constants::fingerprint;
 use weftlink_sim::gpu::Gpu;
 use weftlink_sim::library::predict;
@@ -27,25 +27,25 @@ fn predicted(rows: &[Row]) -> Vec<f64> {
         .collect()
 }
 
-/// Bars in percent by band: the median over tables, and the 90th percentile.
-const BARS: [(f64, f64); 4] = [(20.0, 60.0), (20.0, 60.0), (12.0, 36.0), (5.0, 15.0)];
+/// Limits in percent by band: median and 90th percentile over tables.
+const LIMITS: [(f64, f64); 4] = [(20.0, 60.0), (20.0, 60.0), (12.0, 36.0), (5.0, 15.0)];
 
-fn assert_below_bars(errors: &[TableError]) {
-    for (band, (median, ninetieth)) in BARS.into_iter().enumerate() {
+fn assert_within_limits(errors: &[TableError]) {
+    for (band, (median, ninetieth)) in LIMITS.into_iter().enumerate() {
         let found = summary(errors, band, None);
         assert!(found.median * 1e2 <= median && found.ninetieth * 1e2 <= ninetieth, "band {band}: {found:?}");
     }
 }
 
 #[test]
-fn errors_of_the_closed_form_are_below_the_bars() {
+fn errors_of_the_closed_form_are_within_limits() {
     let rows = scored(PUBLISHED);
-    assert_below_bars(&by_table(&rows, &predicted(&rows)));
+    assert_within_limits(&by_table(&rows, &predicted(&rows)));
 }
 
-/// A few rows of each table and band, of machines that do not take long: `fit -- accuracy` executes them all.
+/// A few rows of each table and band, of small machines: `fit -- accuracy` executes all rows.
 #[test]
-fn errors_of_executed_plans_are_below_the_bars() {
+fn errors_of_executed_plans_are_within_limits() {
     const ROWS_MAX: usize = 3;
     let mut tables: BTreeMap<(String, usize), Vec<Row>> = BTreeMap::new();
     for row in scored(PUBLISHED).into_iter().filter(|row| row.setup.ranks() <= 16) {
@@ -56,20 +56,20 @@ fn errors_of_executed_plans_are_below_the_bars() {
     assert!(rows.len() > 500, "{} rows", rows.len());
     let executed: Vec<f64> =
         execute_rows(&Constants::shipped(), &rows, &mut |_| {}).into_iter().map(Result::unwrap).collect();
-    assert_below_bars(&by_table(&rows, &executed));
+    assert_within_limits(&by_table(&rows, &executed));
 }
 
-/// Errors that are told were found with the constants that are shipped.
+/// The expected errors were computed with the shipped constants.
 #[test]
-fn expected_errors_are_those_of_the_shipped_constants() {
+fn expected_errors_belong_to_the_shipped_constants() {
     assert_eq!(
         fingerprint(),
-        FITTED,
-        "fitted constants have changed: `cargo run --release -p weftlink-sim --example fit -- leave-one-out` finds the errors anew"
+        FINGERPRINT,
+        "the fitted constants have changed: recompute the errors with `cargo run --release -p weftlink-sim --example fit -- leave-one-out`"
     );
 }
 
-/// Who took a measurement, where and on what by name changes nothing: over the whole file, with names dealt out to other rows.
+/// Names, sources and notes of the whole file are moved to other rows; predictions stay the same.
 #[test]
 fn names_sources_and_notes_do_not_matter() {
     let mut records: Vec<Vec<String>> = PUBLISHED.lines().map(fields).collect();
@@ -89,14 +89,14 @@ fn names_sources_and_notes_do_not_matter() {
     assert!(before.iter().zip(&after).filter(|(one, other)| one.id != other.id).count() > 1000);
     let bits = |rows: &[Row]| predicted(rows).into_iter().map(f64::to_bits).collect::<Vec<_>>();
     assert_eq!(bits(&before), bits(&after));
-    // What is executed is known by these alone.
+    // Execution depends on these alone.
     let known = |rows: &[Row]| {
         rows.iter().map(|row| (row.setup.clone(), row.operation, row.bytes)).collect::<Vec<_>>()
     };
     assert!(known(&before) == known(&after));
 }
 
-/// The fields of a line of a file whose fields do not span lines.
+/// The fields of a line; fields must not span lines.
 fn fields(line: &str) -> Vec<String> {
     let (mut all, mut field, mut is_quoted) = (Vec::new(), String::new(), false);
     for letter in line.chars() {
@@ -110,9 +110,9 @@ fn fields(line: &str) -> Vec<String> {
     all
 }
 
-/// Whatever the columns may say, there is an answer.
+/// Every combination of columns has a prediction.
 #[test]
-fn every_kind_of_machine_has_an_answer() {
+fn every_machine_has_a_prediction() {
     let constants = Constants::shipped();
     for gpu in Gpu::all() {
         for &intra in Intra::ALL {

@@ -1,4 +1,4 @@
-//! `docs/model.md` and `docs/accuracy.md` are written from what the model and its errors are; `WEFT_BLESS=1` writes them.
+//! `docs/model.md` and `docs/accuracy.md` are generated from the constants and the errors; `WEFT_BLESS=1` writes them.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -21,7 +21,7 @@ fn the_model_page_is_current() {
     let count = |wanted: fn(&Origin) -> bool| TABLE.iter().filter(|one| wanted(&one.origin)).count();
     writeln!(
         page,
-        "\n## Constants\n\nThere are {COUNT}: {} fitted, {} set by hand, {} as NCCL's sources have them. A build with more than 100 fails.\n",
+        "\n## Constants\n\nThe model has {COUNT} constants: {} fitted, {} set by hand, {} from NCCL's sources. A build with more than 100 fails.\n",
         count(|origin| matches!(origin, Origin::Fitted { .. })),
         count(|origin| matches!(origin, Origin::Set)),
         count(|origin| matches!(origin, Origin::Nccl)),
@@ -48,13 +48,13 @@ fn the_model_page_is_current() {
 fn the_accuracy_page_is_current() {
     let [fitted, left_out] = tables();
     let mut page = String::from(include_str!("docs/accuracy.md"));
-    page += "\n## Errors on machines left out\n\n";
+    page += "\n## Errors on machines outside the fit\n\n";
     page += &by_class(&left_out);
     page += "\n## Errors with all machines in the fit\n\n";
     page += &by_class(&fitted);
-    page += "\n## The worst tables\n\nMachines left out; + where the prediction is too long.\n";
+    page += "\n## The worst tables\n\nWith the machine left out of the fit; + means that the prediction is too long.\n";
     for (band, (name, _)) in BANDS.iter().enumerate() {
-        write!(page, "\n### {name}\n\n| table | class | error | what is known of it |\n|---|---|---:|---|\n")
+        write!(page, "\n### {name}\n\n| table | class | error | known reason |\n|---|---|---:|---|\n")
             .unwrap();
         for table in left_out.iter().filter(|table| table.band == band).take(10) {
             let sign = if table.log_ratio < 0.0 { "-" } else { "+" };
@@ -73,25 +73,25 @@ fn the_accuracy_page_is_current() {
     check("docs/accuracy.md", &page);
 }
 
-/// What predictions say of their error is what the page says.
+/// Predictions report the errors of the page.
 #[test]
-fn expected_errors_are_those_of_the_page() {
+fn expected_errors_match_the_page() {
     let [_, left_out] = tables();
     for class in std::iter::once(None).chain(Class::ALL.map(Some)) {
         for band in 0..BANDS.len() {
-            let (told, found) = (expected(class, band), summary(&left_out, band, class));
+            let (reported, found) = (expected(class, band), summary(&left_out, band, class));
             let near = |one: f64, other: f64| (one - other).abs() < 2e-3;
             assert!(
-                told.tables == found.tables
-                    && near(told.median, found.median)
-                    && near(told.ninetieth, found.ninetieth),
-                "{class:?} {band}: {told:?}, {found:?}"
+                reported.tables == found.tables
+                    && near(reported.median, found.median)
+                    && near(reported.ninetieth, found.ninetieth),
+                "{class:?} {band}: {reported:?}, {found:?}"
             );
         }
     }
 }
 
-/// The errors of all tables with their machines in the fit, and left out; the worst first.
+/// The errors of all tables, worst first: with their machine in the fit, and left out.
 fn tables() -> [Vec<TableError>; 2] {
     let mut both = [Vec::new(), Vec::new()];
     for line in ERRORS.lines().skip(1) {
@@ -127,39 +127,43 @@ fn by_class(tables: &[TableError]) -> String {
     text
 }
 
-/// Why a table is far off, as far as that is known.
+/// The reason for a table's large error, if known.
 fn known(id: &str, band: usize) -> &'static str {
     let starts = |start: &str| id.starts_with(start);
     match () {
         () if starts("a100pcie-2n-ib-nogdr") => {
-            "takes twice as long beyond 6 GiB, whatever is done: not the library's doing"
+            "all calls take twice as long beyond 6 GiB: not caused by the library"
         }
-        () if starts("a100pcie-2n") => "a NIC that is taken to have 200 Gb/s delivers 110",
+        () if starts("a100pcie-2n") => "a NIC listed with 200 Gb/s delivers 110",
         () if starts("dgx2-12of16") => {
-            "an old tool, and four GPUs of the machine were busy: an all-gather takes as long as an all-reduce, which moves twice as much"
+            "an old benchmark with four GPUs busy: an all-gather takes as long as an all-reduce, which moves twice the bytes"
         }
-        () if starts("gcp-a3high") => "two sources of one machine are 40 % apart",
-        () if starts("p100pcie-2x") => "takes half as long, all at once, from 64 MiB on",
+        () if starts("gcp-a3high") => "two sources for the same machine differ by 40 %",
+        () if starts("p100pcie-2x") => "the measured time halves abruptly at 64 MiB",
         () if starts("polaris") && id.ends_with("setup1") => {
-            "sockets over Slingshot: 4.7 GB/s a NIC, and other hosts get 3.3"
+            "sockets over Slingshot: 4.7 GB/s per NIC, while other hosts get 3.3"
         }
         () if starts("polaris") => {
-            "setups with the same columns are up to three times apart, by settings of libfabric that no column tells"
+            "setups with the same columns differ by up to a factor of three, because of libfabric settings that no column records"
         }
         () if starts("alps") && band == 1 => {
-            "LL over Slingshot up to a size that the library's tuner sets, 2 to 7 times slower than what comes after it"
+            "the library's tuner uses LL over Slingshot up to some size, 2 to 7 times slower than the protocol after it"
         }
         () if starts("alps") => "congestion: the same call takes up to six times as long on another day",
-        () if starts("p2p-4090-8x") => "which sockets the two cards are on is in no column",
-        () if starts("p2p-2080ti") => "both ways at once bring nothing there; elsewhere they bring 40 %",
-        () if starts("rtx2080ti") => "all-gather and alltoall move the same bytes, and are 37 % apart",
-        () if starts("p5en-16n") => "three rows, the first of which warms up",
-        () if starts("cw-gb200-2racks") => "racks lose 400 us up to 4 GiB that one rack does not explain",
-        () => "not known",
+        () if starts("p2p-4090-8x") => "no column records the sockets of the two cards",
+        () if starts("p2p-2080ti") => {
+            "copies in both directions gain nothing; on other machines they gain 40 %"
+        }
+        () if starts("rtx2080ti") => "all-gather and all-to-all move the same bytes but differ by 37 %",
+        () if starts("p5en-16n") => "three rows, the first of which includes warm-up",
+        () if starts("cw-gb200-2racks") => {
+            "two racks take 400 us longer up to 4 GiB; one rack shows no cause"
+        }
+        () => "unknown",
     }
 }
 
-/// Numbers of another simulator, as they were found when it was run, beside ours on the same rows.
+/// Recorded results of another simulator beside ours, on the same rows.
 fn beside_astra() -> String {
     let rows: Vec<Row> = read(PUBLISHED)
         .unwrap()
@@ -211,12 +215,12 @@ fn beside_astra() -> String {
     text
 }
 
-/// Compares a file with what it should be, or writes it.
+/// Compares a file with its expected text, or writes it.
 fn check(file: &str, text: &str) {
     let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(file);
     if std::env::var_os("WEFT_BLESS").is_some() {
         std::fs::write(&path, text).unwrap();
     }
     let found = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(found == text, "{file} is not what the model says; `make bless` writes it");
+    assert!(found == text, "{file} is out of date; run `make bless`");
 }

@@ -1,4 +1,4 @@
-//! Libraries executed: what they choose as plans, on machines as they are and as they might be.
+//! Libraries' choices executed as plans, on usual and changed machines.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use weftlink_sim::Constants;
 use weftlink_sim::accuracy::{error, quantile};
-use weftlink_sim::execute::Site;
+use weftlink_sim::execute::Runner;
 use weftlink_sim::gpu::Gpu;
 use weftlink_sim::host::{self, Hosts, runs};
 use weftlink_sim::setup::{Intra, Library, LibraryAlgorithm, Network, Operation, RACK_GPUS, Setup, Version};
@@ -35,13 +35,13 @@ fn cluster(nodes: u32) -> Setup {
 
 fn time_us(setup: &Setup, operation: Operation, bytes: u64) -> (LibraryAlgorithm, f64, f64) {
     let constants = Constants::shipped();
-    let done = Site::new(&constants, setup).unwrap().execute(&[(operation, bytes)]).unwrap();
+    let done = Runner::new(&constants, setup).unwrap().execute(&[(operation, bytes)]).unwrap();
     (done[0].chosen.algorithm, done[0].time.0 as f64 / 1e6, done[0].chosen.estimate.total_us())
 }
 
-/// Algorithms that came later run as plans, and take what the closed form says.
+/// PAT and symmetric kernels run as plans, and take about the time of the closed form.
 #[test]
-fn later_algorithms_run_as_plans() {
+fn newer_algorithms_run_as_plans() {
     let alone = Setup { gpus_per_node: 1, nics_per_node: 1, intra: Intra::None, ..cluster(16) };
     let windows = Setup { what_if: WhatIf { symmetric: true, ..WhatIf::default() }, ..cluster(1) };
     for (setup, algorithm, operation, bytes) in [
@@ -59,9 +59,9 @@ fn later_algorithms_run_as_plans() {
     }
 }
 
-/// What a version changed changes what is executed.
+/// A version without NVLS executes a ring.
 #[test]
-fn versions_change_what_is_executed() {
+fn versions_change_the_executed_algorithm() {
     let at = |minor| Setup { version: Some(Version { major: 2, minor }), ..cluster(1) };
     let (before, after) =
         (time_us(&at(16), Operation::AllReduce, 1 << 30), time_us(&at(17), Operation::AllReduce, 1 << 30));
@@ -69,9 +69,9 @@ fn versions_change_what_is_executed() {
     assert!((1.2..1.6).contains(&(before.1 / after.1)), "{before:?} {after:?}");
 }
 
-/// What is otherwise changes what is executed, by about as much as the closed form says.
+/// What-ifs slow execution by about as much as in the closed form.
 #[test]
-fn what_ifs_change_what_is_executed() {
+fn what_ifs_change_the_executed_time() {
     let usual = time_us(&cluster(2), Operation::AllGather, 1 << 28).1;
     let with = |what_if| Setup { what_if, ..cluster(2) };
     let staged = with(WhatIf { no_gpudirect: true, ..WhatIf::default() });
@@ -87,7 +87,7 @@ fn what_ifs_change_what_is_executed() {
     assert!((8.0..=40.0).contains(&longer), "{longer}");
 }
 
-/// Runs with a core for each rank, and the cores of their machines.
+/// Benchmark runs with a core per rank, and the number of cores of each machine.
 const RUNS: [(&str, u32); 5] = [
     (include_str!("../../../bench/runs/2026-11-15-peers-all-reduce-16-core-vm/raw.csv"), 16),
     (include_str!("../../../bench/runs/2026-11-15-peers-all-reduce-2-core-vm/raw.csv"), 2),
@@ -96,7 +96,7 @@ const RUNS: [(&str, u32); 5] = [
     (include_str!("../../../bench/runs/2026-11-15-peers-long-messages-2-core-vm/raw.csv"), 2),
 ];
 
-/// Bars in percent for the median error of the calls that were not fitted: to 4 KiB, to 64 KiB, above.
+/// Limits in percent for the median error of calls left out of the fit: to 4 KiB, to 64 KiB, above.
 const BARS: [(&str, [f64; 3]); 4] = [
     ("weft symmetric", [18.0, 22.0, 38.0]),
     ("weft ordinary", [18.0, 22.0, 22.0]),
@@ -104,13 +104,13 @@ const BARS: [(&str, [f64; 3]); 4] = [
     ("gloo", [12.0, 18.0, 28.0]),
 ];
 
-/// Weft, Open MPI and Gloo between cores against what was measured; every second call was left out of the fit and counts here.
+/// Weft, Open MPI and Gloo between cores against measurements; every second call was left out of the fit and counts here.
 ///
-/// That is kind: the form of the charges was found with all calls in view, and both machines are on both sides. Fitted on the larger machine
+/// This is optimistic: the cost model was designed with all calls in view, and both machines are in both halves. Fitted on the larger machine
 /// alone (`examples/hosts.rs`, `fit machines`), the median errors on the other are 27, 8 and 30 % (Weft, symmetric), 26, 16 and 27 % (ordinary),
 /// 31, 16 and 37 % (Open MPI), 32, 7 and 12 % (Gloo).
 #[test]
-fn calls_between_cores_take_about_what_was_measured() {
+fn calls_between_cores_match_measurements() {
     let constants = Constants::shipped();
     let rows = RUNS.iter().flat_map(|(text, cores)| runs::read(text, *cores));
     let mut errors: BTreeMap<(String, usize), Vec<f64>> = BTreeMap::new();
@@ -128,11 +128,12 @@ fn calls_between_cores_take_about_what_was_measured() {
 }
 
 #[test]
-fn ranks_that_share_cores_are_not_foretold() {
+fn ranks_that_share_cores_are_refused() {
     let constants = Constants::shipped();
-    let crowded = Hosts::one(Library::OpenMpi, 2, 4);
-    let message = host::execute(&constants, &crowded, Operation::AllReduce, 8).unwrap_err().to_string();
-    assert!(message.starts_with("4 ranks share 2 cores of a host: then the scheduler decides"), "{message}");
+    let oversubscribed = Hosts::one(Library::OpenMpi, 2, 4);
+    let message =
+        host::execute(&constants, &oversubscribed, Operation::AllReduce, 8).unwrap_err().to_string();
+    assert!(message.starts_with("4 ranks on 2 cores of a host are not predicted"), "{message}");
     let alone = Hosts::one(Library::Gloo, 2, 1);
     assert!(host::execute(&constants, &alone, Operation::AllReduce, 8).is_err());
     let nccl = Hosts::one(Library::Nccl, 2, 2);
@@ -141,9 +142,9 @@ fn ranks_that_share_cores_are_not_foretold() {
     assert!(host::execute(&constants, &apart, Operation::AllReduce, 8).is_err());
 }
 
-/// Between hosts it takes longer, by what the network takes.
+/// Calls between hosts take longer than between cores.
 #[test]
-fn hosts_are_further_apart_than_cores() {
+fn the_network_makes_calls_longer() {
     let constants = Constants::shipped();
     for library in [Library::Gloo, Library::OpenMpi, Library::Weft] {
         let near = Hosts::one(library, 16, 8);
@@ -162,7 +163,7 @@ fn hosts_are_further_apart_than_cores() {
     }
 }
 
-/// What other libraries take on GPUs: copied to the host it takes longest, and Weft's own plans are near NCCL's.
+/// On GPUs, CPU libraries take longest because they copy through the host, and Weft's plans are close to NCCL.
 #[test]
 fn other_libraries_run_on_gpus() {
     let by = |library, bytes| time_us(&Setup { library, ..cluster(1) }, Operation::AllReduce, bytes).1;
@@ -183,9 +184,9 @@ fn other_libraries_run_on_gpus() {
     }
 }
 
-/// Intel's GPUs with oneCCL: there are no measurements, but there is an answer that no link forbids.
+/// Intel GPUs with oneCCL: there are no measurements, but the prediction stays within the links' rates.
 #[test]
-fn one_ccl_is_foretold_without_evidence() {
+fn one_ccl_is_predicted_without_evidence() {
     let max = Setup {
         gpu: Gpu::from_name("max1550").unwrap(),
         intra: Intra::Xgmi,
@@ -202,45 +203,45 @@ fn one_ccl_is_foretold_without_evidence() {
     assert!(Library::Rccl.evidence().starts_with("thin evidence"));
 }
 
-/// Programs of MSCCL's run with what NCCL is charged.
+/// MSCCL programs run with NCCL's costs.
 #[test]
-fn programs_of_msccl_run() {
+fn msccl_programs_run() {
     let constants = Constants::shipped();
     let setup = Setup { library: Library::Msccl, gpus_per_node: 3, ..cluster(1) };
     let ring = include_str!("../../../testdata/msccl/ring-3.xml");
-    let site = Site::new(&constants, &setup).unwrap().with_program(ring).unwrap();
+    let runner = Runner::new(&constants, &setup).unwrap().with_program(ring).unwrap();
     let times: Vec<f64> = [1 << 10, 1 << 20, 1 << 28]
         .into_iter()
-        .map(|bytes| site.execute(&[(Operation::AllReduce, bytes)]).unwrap()[0].time.0 as f64 / 1e6)
+        .map(|bytes| runner.execute(&[(Operation::AllReduce, bytes)]).unwrap()[0].time.0 as f64 / 1e6)
         .collect();
-    // The least: a launch and two hops, and twice the bytes of a rank over its port.
+    // The lower bound: a launch and two hops, and twice a rank's bytes over its port.
     assert!(times[0] > 5.0 && times[0] < 100.0, "{times:?}");
     assert!(times[0] < times[1] && times[1] < times[2], "{times:?}");
     let port_us = 2.0 * (1_u64 << 28) as f64 * 2.0 / 3.0 / 450e3;
     assert!(times[2] > port_us && times[2] < 20.0 * port_us, "{times:?}");
-    let message = site.execute(&[(Operation::AllGather, 1 << 20)]).unwrap_err().to_string();
-    assert_eq!(message, "the program: it does all-reduce, not all-gather");
-    let bare = Site::new(&constants, &setup).unwrap();
-    assert!(bare.execute(&[(Operation::AllReduce, 8)]).unwrap_err().to_string().contains("there is none"));
+    let message = runner.execute(&[(Operation::AllGather, 1 << 20)]).unwrap_err().to_string();
+    assert_eq!(message, "MSCCL program: implements all-reduce, not all-gather");
+    let bare = Runner::new(&constants, &setup).unwrap();
+    assert!(bare.execute(&[(Operation::AllReduce, 8)]).unwrap_err().to_string().contains("none given"));
     let wrong = Setup { gpus_per_node: 4, ..setup.clone() };
-    let message = Site::new(&constants, &wrong).unwrap().with_program(ring).err().unwrap().to_string();
-    assert!(message.contains("it is for 3 GPUs, and there are 4"), "{message}");
-    assert!(Site::new(&constants, &setup).unwrap().with_program("<algo").is_err());
+    let message = Runner::new(&constants, &wrong).unwrap().with_program(ring).err().unwrap().to_string();
+    assert!(message.contains("written for 3 GPUs; the fabric has 4"), "{message}");
+    assert!(Runner::new(&constants, &setup).unwrap().with_program("<algo").is_err());
 }
 
-/// A plan of Weft's is all there is of it: nothing is like it that would share its links.
+/// A Weft plan has the links to itself: no identical plans share them.
 #[test]
-fn plans_that_are_run_whole_have_whole_links() {
+fn whole_plans_get_whole_links() {
     let weft = Setup { library: Library::Weft, ..cluster(2) };
     let (_, us, _) = time_us(&weft, Operation::Broadcast, 1 << 30);
     let nccl_us = time_us(&cluster(2), Operation::Broadcast, 1 << 30).1;
     assert!((0.8..5.0).contains(&(us / nccl_us)), "{us} us, with NCCL {nccl_us} us");
 }
 
-/// Errors are known of fabrics that are built from setups; on fabrics as the catalog has them, with their own switches, NICs and rails, the
-/// same calls take as long.
+/// Expected errors are for fabrics built from setups; on the catalog's fabrics, with their own switches, NICs and rails, the same calls take
+/// about as long.
 #[test]
-fn described_fabrics_take_what_measured_ones_do() {
+fn catalog_fabrics_match_fabrics_built_from_setups() {
     let constants = Constants::shipped();
     let mut wrong = Vec::new();
     for spec in [
@@ -271,11 +272,11 @@ fn described_fabrics_take_what_measured_ones_do() {
             }
             let calls = [(operation, 256 << 20)];
             let [described, built] = [
-                Site::on(&constants, &setup, fabric.clone()).execute(&calls),
-                Site::new(&constants, &setup).unwrap().execute(&calls),
+                Runner::on(&constants, &setup, fabric.clone()).execute(&calls),
+                Runner::new(&constants, &setup).unwrap().execute(&calls),
             ]
             .map(|done| done.unwrap()[0].time.0 as f64);
-            // Rings over a cube mesh are found by search, and are not the same with other ways to the NICs.
+            // A search finds the rings of a cube mesh, and its result depends on the paths to the NICs.
             let least = if setup.intra == Intra::CubeMesh { 0.7 } else { 0.85 };
             if !(least..1.15).contains(&(described / built)) {
                 wrong.push(format!("{spec} {}: {:.2} times as long", operation.name(), described / built));

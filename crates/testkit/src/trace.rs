@@ -32,12 +32,12 @@ impl Domain for Nothing {
     type Value = ();
     type Stamp = ();
 
-    fn fresh(&mut self, _call: u32, _cell: Cell) {}
+    fn initial(&mut self, _call: u32, _cell: Cell) {}
     fn reduce(&mut self, _spot: &Spot, _inputs: &[()]) {}
     fn returned(&mut self, _call: u32, _cell: Cell, _value: Option<&()>) {}
     fn stamp(&mut self, _lane: usize) {}
-    fn meet(&mut self, _lane: usize, _stamp: &()) {}
-    fn touch(&mut self, _lane: usize, _spot: Option<&Spot>, _cell: Cell, _access: Access) {}
+    fn join(&mut self, _lane: usize, _stamp: &()) {}
+    fn access(&mut self, _lane: usize, _spot: Option<&Spot>, _cell: Cell, _access: Access) {}
     fn stored(&mut self, _spot: &Spot, _cell: Cell, _value: &()) {}
 }
 

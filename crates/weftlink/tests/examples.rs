@@ -13,7 +13,7 @@ fn ranks_that_are_threads() {
 
 #[test]
 fn ranks_that_are_processes() {
-    assert_eq!(printed("02-processes"), "every rank holds 0 + 1 + 2 + 3 = 6\n4 of 4 ranks went well\n");
+    assert_eq!(printed("02-processes"), "every rank holds 0 + 1 + 2 + 3 = 6\n4 of 4 ranks succeeded\n");
 }
 
 #[test]
@@ -21,7 +21,7 @@ fn a_plan_of_ones_own() {
     let printed = printed("03-own-plan");
     assert!(printed.starts_with("plan \"star\" is refused: rank 1, lane 0, step 1:"), "{printed}");
     assert!(
-        printed.ends_with("proved; every rank holds 0 + 1 + 2 + 3 = [6.0, 6.0, 6.0, 6.0]\n"),
+        printed.ends_with("verified; every rank holds 0 + 1 + 2 + 3 = [6.0, 6.0, 6.0, 6.0]\n"),
         "{printed}"
     );
 }

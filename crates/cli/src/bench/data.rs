@@ -15,7 +15,7 @@
 //! be off by one in the last digit, because division and multiplication by the inverse are both correct.
 
 use weftlink_comm::{DataType, Reduction};
-use weftlink_plan::reduction::Element;
+use weftlink_plan::Element;
 
 use super::encode::{self, Number, exact_up_to};
 use super::names::{Op, Type, factor};

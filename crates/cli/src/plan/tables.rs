@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use weftlink_fabric::bytes::Bytes;
-use weftlink_plan::choose::{Built, Candidate, Chosen, ChosenSizes, Subject, Verdict};
+use weftlink_plan::choose::{Built, Chosen, ChosenSizes, RankedCandidate, Subject, Verdict};
 use weftlink_plan::cost::{Picoseconds, Prediction};
 use weftlink_plan::plan::{Protocol, Switch};
 use weftlink_plan::{Algorithm, Collective, Recipe};
@@ -33,7 +33,7 @@ pub(super) fn print_choice(chosen: &Chosen, as_json: bool) -> io::Result<()> {
         "why not",
     ])
     .optional(&["blocks", "algbw GB/s"]);
-    let does = |candidate: &&Candidate| candidate.algorithm.does(&about.collective);
+    let does = |candidate: &&RankedCandidate| candidate.algorithm.does(&about.collective);
     for candidate in choice.candidates.iter().filter(does) {
         let shown = |text: String| if candidate.cost.is_some() { text } else { "-".to_owned() };
         let why = match &candidate.verdict {
@@ -156,7 +156,7 @@ fn ranks(about: &Subject) -> String {
 }
 
 /// Names the algorithms that need switches to reduce: a machine may have such switches and not use them.
-fn print_switches(out: &mut impl Write, candidates: &[Candidate]) -> io::Result<()> {
+fn print_switches(out: &mut impl Write, candidates: &[RankedCandidate]) -> io::Result<()> {
     for (switch, what) in [
         (Switch::Nvswitch, "NVSwitches that reduce and multicast (NVLink SHARP)"),
         (Switch::Network, "network switches that reduce and multicast (SHARP)"),

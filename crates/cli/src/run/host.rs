@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
-use weftlink_probe::{Closeness, Folder, Share, cores, cpu_ranges, divide};
+use weftlink_probe::{BindTo, CoreSet, Folder, cores, cpu_ranges, divide};
 
 use super::args::Bind;
 use super::ends::{Awaited, Ends};
@@ -350,11 +350,11 @@ fn await_end(pid: u32) -> End {
 }
 
 /// The binding of each rank.
-fn shares(start: &Start, events: &Events) -> anyhow::Result<Option<Vec<Share>>> {
+fn shares(start: &Start, events: &Events) -> anyhow::Result<Option<Vec<CoreSet>>> {
     let closeness = match start.bind {
         Bind::None => return Ok(None),
-        Bind::Core => Closeness::Core,
-        Bind::Numa => Closeness::Numa,
+        Bind::Core => BindTo::Core,
+        Bind::Numa => BindTo::Numa,
     };
     let allowed = crate::bench::allowed_cores()?;
     let cores = cores(&Folder::new("/"), &allowed);

@@ -77,7 +77,8 @@ struct WhatIfArgs {
 impl LibraryArgs {
     /// The options of the predictor.
     fn options(&self) -> Result<Options, Failure> {
-        let library = self.library.as_deref().map(library::asked).transpose().map_err(Failure::misuse)?;
+        let library =
+            self.library.as_deref().map(library::parse_library).transpose().map_err(Failure::misuse)?;
         let file = library.as_ref().and_then(|library| library.program.as_ref());
         let read = |file: &String| {
             let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"));

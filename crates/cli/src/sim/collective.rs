@@ -9,7 +9,7 @@ use weftlink_fabric::bytes::Bytes;
 use weftlink_plan::Kind;
 use weftlink_sim::Constants;
 use weftlink_sim::engine::{Conditions, Spans};
-use weftlink_sim::execute::Site;
+use weftlink_sim::execute::Runner;
 use weftlink_sim::predict::{Case, PredictError, Row};
 use weftlink_sim::setup::Library;
 
@@ -97,10 +97,10 @@ pub(super) fn run(args: &Calls) -> Result<(), Failure> {
         None => None,
     };
     let constants = Constants::shipped();
-    let site = case.site(&constants)?;
+    let site = case.runner(&constants)?;
     let mut progress = Progress::new();
     let mut rows = Vec::new();
-    let mut spans = Spans::with_room_for(trace::STEPS_MAX);
+    let mut spans = Spans::with_capacity(trace::STEPS_MAX);
     for (at, bytes) in sizes.iter().enumerate() {
         progress.show(&format!("predicting {} ({} of {})", text::size(*bytes), at + 1, sizes.len()));
         let is_traced = trace.is_some() && at + 1 == sizes.len();
@@ -164,7 +164,7 @@ fn chooses_by_costs(library: Library) -> bool {
 
 /// One call, disturbed or not.
 fn call(
-    site: &Site<'_>,
+    site: &Runner<'_>,
     case: &Case,
     bytes: u64,
     args: &Calls,
@@ -177,7 +177,7 @@ fn call(
         return Ok(Row { undisturbed: Some((done.alone_us, done.beside)), ..row });
     }
     let Some(spans) = spans else { return Ok(case.row(site, bytes)?) };
-    let execution = site.execute_under(case.operation, bytes, &Conditions::default(), Some(spans));
+    let execution = site.execute_with_conditions(case.operation, bytes, &Conditions::default(), Some(spans));
     Ok(case.row_of(case.setup.ranks(), bytes, execution.map_err(Failure::finding)?))
 }
 

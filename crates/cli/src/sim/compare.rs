@@ -45,7 +45,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         progress.show(&format!("predicting {target}"));
         let case = asked::case(args.collective, Some(target), &args.library)?;
         case.check(args.size.0)?;
-        let row = case.row(&case.site(&constants)?, args.size.0)?;
+        let row = case.row(&case.runner(&constants)?, args.size.0)?;
         let mut value = case.to_json();
         value["prediction"] = row.to_json(&case.fabric);
         values.push(value);

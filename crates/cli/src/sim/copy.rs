@@ -60,7 +60,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             Failure::misuse(anyhow!(
                 "{} has no device `{name}`.{} `weft topo FABRIC --tree` prints the names; --fabric selects the fabric.",
                 fabric.name(),
-                fabric.near_device(name)
+                fabric.suggest_device(name)
             ))
         })
     };

@@ -27,7 +27,7 @@ pub(super) fn run(
 ) -> Result<(), Failure> {
     let operation = operation(kind)?;
     let library = match library {
-        Some(text) => library::asked(text).map_err(Failure::misuse)?.library,
+        Some(text) => library::parse_library(text).map_err(Failure::misuse)?.library,
         None => Library::Weft,
     };
     if is_symmetric && library != Library::Weft {

@@ -6,7 +6,7 @@ use weftlink_fabric::{DeviceId, Fabric};
 use weftlink_plan::cost::Picoseconds;
 use weftlink_plan::{Kind, UnknownKind};
 use weftlink_sim::engine::{Conditions, Disturbance, Spans};
-use weftlink_sim::execute::{Execution, Site, Tenant};
+use weftlink_sim::execute::{Execution, Runner, Tenant};
 use weftlink_sim::predict::{Neighbour, operation};
 use weftlink_sim::setup::Operation;
 
@@ -79,7 +79,7 @@ impl Disturbed {
     /// Executes a call under all disturbances.
     pub(super) fn run(
         &self,
-        site: &Site<'_>,
+        site: &Runner<'_>,
         operation: Operation,
         bytes: u64,
         spans: Option<&mut Spans>,
@@ -97,13 +97,13 @@ impl Disturbed {
             std::iter::once(tenant(operation, bytes, &self.gpus)).chain(beside).collect();
         let none = Conditions::default();
         let alone_us = |tenant: &Tenant| -> Result<f64, Failure> {
-            let done = site.execute_together(std::slice::from_ref(tenant), &none, None);
+            let done = site.execute_concurrently(std::slice::from_ref(tenant), &none, None);
             let done = done.map_err(Failure::finding)?;
             Ok(done.first().map_or(f64::NAN, |execution| execution.time.0 as f64 / 1e6))
         };
         let alone: Vec<f64> = tenants.iter().map(alone_us).collect::<Result<_, _>>()?;
         let mut done =
-            site.execute_together(&tenants, &conditions, spans).map_err(Failure::finding)?.into_iter();
+            site.execute_concurrently(&tenants, &conditions, spans).map_err(Failure::finding)?.into_iter();
         let execution = done.next().ok_or_else(|| Failure::finding(anyhow!("the simulator ran no call")))?;
         let beside = self.beside.iter().zip(done).zip(tenants.iter().zip(&alone).skip(1));
         let beside = beside.map(|((job, execution), (tenant, alone_us))| Neighbour {
@@ -120,7 +120,7 @@ impl Disturbed {
     fn conditions(&self, fabric: &Fabric) -> Result<Conditions, Failure> {
         let find = |name: &str| {
             fabric.find(name).ok_or_else(|| {
-                let (on, near) = (fabric.name(), fabric.near_device(name));
+                let (on, near) = (fabric.name(), fabric.suggest_device(name));
                 Failure::misuse(anyhow!(
                     "{on} has no device `{name}`.{near} `weft topo FABRIC --tree` prints the names."
                 ))
@@ -130,16 +130,16 @@ impl Disturbed {
             |ends: &Ends| -> Result<(DeviceId, DeviceId), Failure> { Ok((find(&ends.0)?, find(&ends.1)?)) };
         let mut disturbances = Vec::new();
         for (ends, part) in &self.slow {
-            disturbances.push(Disturbance::Slow { link: link(ends)?, part: *part });
+            disturbances.push(Disturbance::Slow { link: link(ends)?, fraction: *part });
         }
         for ends in &self.missing {
-            disturbances.push(Disturbance::Slow { link: link(ends)?, part: 0.0 });
+            disturbances.push(Disturbance::Slow { link: link(ends)?, fraction: 0.0 });
         }
         for (ends, period, down) in &self.flap {
             disturbances.push(Disturbance::Flapping { link: link(ends)?, period: *period, down: *down });
         }
         for (gpu, part) in &self.throttle {
-            disturbances.push(Disturbance::Throttled { gpu: *gpu, part: *part });
+            disturbances.push(Disturbance::Throttled { gpu: *gpu, fraction: *part });
         }
         Ok(Conditions { disturbances })
     }

@@ -24,7 +24,7 @@ pub(super) fn head(out: &mut impl Write, case: &Case) -> io::Result<()> {
     say!(out, "{} on {}: {}", case.collective(), case.name, counted(setup.ranks(), "GPU"))?;
     say!(out, "seen as {}", setup.name())?;
     say!(out, "library {}: {}", library(setup), setup.library.evidence())?;
-    for text in case.assumed() {
+    for text in case.assumptions() {
         say!(out, "assumed {text}")?;
     }
     writeln!(out)
@@ -74,14 +74,15 @@ pub(super) fn foot(out: &mut impl Write, setup: &Setup, rows: &[Row]) -> io::Res
     let Some((median, ninetieth)) = last.expected_error else { return Ok(()) };
     say!(
         out,
-        "expected error of the last row: median {:.0}%, 90th percentile {:.0}% ({}, machines outside the fit)",
+        "Expected error at {}: median {:.0}%, 90th percentile {:.0}% ({}, machines outside the fit)",
+        size(last.bytes),
         median * 1e2,
         ninetieth * 1e2,
-        weftlink_sim::accuracy::Class::of(setup).name()
+        weftlink_sim::accuracy::Class::of(setup).name(),
     )
 }
 
-/// The median error of such predictions.
+/// The median of the expected error.
 pub(super) fn error(row: &Row) -> String {
     row.expected_error.map_or_else(|| "-".to_owned(), |(median, _)| format!("{:.0}%", median * 1e2))
 }

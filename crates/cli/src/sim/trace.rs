@@ -35,7 +35,7 @@ pub(super) fn document(calls: &[String], spans: &Spans) -> Value {
     }));
     json!({
         "displayTimeUnit": "ns",
-        "otherData": { "calls": calls, "steps_left_out": spans.left_out, "basis": "predicted" },
+        "otherData": { "calls": calls, "steps_left_out": spans.dropped, "basis": "predicted" },
         "traceEvents": events,
     })
 }

@@ -181,7 +181,7 @@ fn topology_xml(fabric: &Fabric) -> Result<String, Failure> {
     if fabric.hosts().is_empty() {
         return Err(Failure::finding(anyhow!("{} has no host to write", fabric.name())));
     }
-    let hosts = xml::island(fabric, HostId(0));
+    let hosts = xml::nvlink_domain(fabric, HostId(0));
     if hosts.len() < fabric.hosts().len() {
         let (written, all) = (hosts.len(), fabric.hosts().len());
         let first = &fabric.hosts()[0].name;

@@ -22,7 +22,7 @@ pub(super) fn find(paths: &Paths<'_>, from: &str, to: &str) -> Result<Route, Fai
             Failure::misuse(anyhow!(
                 "{} has no device `{name}`.{} Names look like {like}, or are PCI addresses; --tree prints them.",
                 fabric.name(),
-                fabric.near_device(name)
+                fabric.suggest_device(name)
             ))
         })
     };

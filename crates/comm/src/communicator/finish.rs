@@ -33,7 +33,8 @@ impl Communicator {
     ) -> [Option<Finish>; 2] {
         let (Some(operation), Some(data_type)) = (request.operation, data_type) else { return [None; 2] };
         let (kernels, reduction) = (&self.shared.kernels, operation.reduction);
-        let settle = if self.options.deterministic { kernels.settle(data_type, reduction) } else { None };
+        let settle =
+            if self.options.deterministic { kernels.canonicalize_nans(data_type, reduction) } else { None };
         [kernels.finish(data_type, reduction), settle]
     }
 }

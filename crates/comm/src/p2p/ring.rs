@@ -22,8 +22,8 @@ use crate::transport::lines_at;
 /// What every flag of a endpoint's rings says beside its number.
 const SIGNATURE: u32 = 0x706f_7374;
 /// How payload is put into a ring, and taken out of it.
-const TO_PEERS: Access = Access { streamed: 0, from_peers: false, to_peers: true, returned: false };
-const FROM_PEERS: Access = Access { streamed: 0, from_peers: true, to_peers: false, returned: false };
+const TO_PEERS: Access = Access { streamed: 0, from_peers: false, to_peers: true, migratory: false };
+const FROM_PEERS: Access = Access { streamed: 0, from_peers: true, to_peers: false, migratory: false };
 
 /// This rank's ends of both rings.
 pub(super) struct Ring {

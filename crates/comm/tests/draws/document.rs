@@ -62,7 +62,8 @@ fn of_meetings() -> Vec<String> {
     let short = Bootstrap::threads(1).remove(0).share("all of it", 1 << 46, brief).unwrap_err();
     // Provoked in `namespaces.rs`, where networks come apart.
     let minority = BootstrapError::Minority { here: vec![2, 3], others: vec![0, 1], size: 4 };
-    [missing, nobody, stranger, short, minority].iter().map(ToString::to_string).collect()
+    let excluded = BootstrapError::Excluded { rank: 2 };
+    [missing, nobody, stranger, short, minority, excluded].iter().map(ToString::to_string).collect()
 }
 
 /// Two ranks that disagree about how much one sends the other.

@@ -1,7 +1,7 @@
-//! Every kind of link, with its rates and where they come from.
+//! Every kind of link, with its rates and their sources.
 //!
-//! Rates are written down once, for the smallest thing that has one (a lane, a link, a port), each way; whatever is
-//! larger is computed by multiplying. Effective rates are what large transfers get.
+//! A rate is given once, for the smallest unit that has one (a lane, a link, a port), each way; rates of larger units
+//! are multiples. Effective rates are those that large transfers reach.
 
 use crate::device::Cpu;
 use crate::figure::{Figure, Nanoseconds};
@@ -21,7 +21,7 @@ const NVLINK_LATENCY: Option<Figure<Nanoseconds>> = Some(Figure::effective(Nanos
 /// Latency of a PCIe hop between GPUs.
 const PCIE_LATENCY: Option<Figure<Nanoseconds>> = Some(Figure::effective(Nanoseconds(1_000), NCCL_TUNING));
 
-/// NVLink as generations 1 to 5 signal it between data-centre GPUs: 20, 25, 25, 25 and 50 GB/s each way per link.
+/// NVLink 1 to 5 of data-centre GPUs: 20, 25, 25, 25 and 50 GB/s each way per link.
 pub static NVLINK: [LinkSpec; 5] = [
     nvlink(1, Rate::from_gb(20), Rate::from_gb(18)),
     nvlink(2, Rate::from_gb(25), Rate::from_gb(20)),
@@ -30,7 +30,7 @@ pub static NVLINK: [LinkSpec; 5] = [
     nvlink(5, Rate::from_gb(50), Rate::from_mb(40_100)),
 ];
 
-/// NVLink 3 of the GeForce RTX 3090, which signals slower than the A100's: 14.0625 GB/s each way per link.
+/// NVLink 3 of the GeForce RTX 3090, slower than that of the A100: 14.0625 GB/s each way per link.
 pub static NVLINK3_GEFORCE: LinkSpec = LinkSpec {
     kind: LinkKind::NvLink { generation: Some(3) },
     nominal: Some(Figure::nominal(
@@ -41,7 +41,7 @@ pub static NVLINK3_GEFORCE: LinkSpec = LinkSpec {
     latency: NVLINK_LATENCY,
 };
 
-/// An NVLink of a generation the description does not name.
+/// An NVLink of unknown generation.
 pub static NVLINK_UNKNOWN: LinkSpec = LinkSpec {
     kind: LinkKind::NvLink { generation: None },
     nominal: None,
@@ -49,8 +49,8 @@ pub static NVLINK_UNKNOWN: LinkSpec = LinkSpec {
     latency: NVLINK_LATENCY,
 };
 
-/// The NVLink of GPUs of a compute capability (times ten), told as NCCL tells it; none for those that have no NVLink:
-/// Orin, Ada, Thor and the Blackwell of workstations.
+/// The NVLink of GPUs with a compute capability (times ten), by the same rules as NCCL; none for GPUs without NVLink:
+/// Orin, Ada, Thor and Blackwell workstation cards.
 pub fn nvlink_of_sm(sm: u32) -> Option<&'static LinkSpec> {
     match sm {
         60..70 => Some(&NVLINK[0]),
@@ -83,7 +83,7 @@ pub static XGMI3: LinkSpec =
 /// xGMI of the MI300X and MI325X.
 pub static XGMI4: LinkSpec =
     xgmi(4, Rate::from_gb(64), Some(48), "AMD Instinct MI300X data sheet: 128 GB/s both ways per link");
-/// xGMI of the MI350 series: the MI300X's, signalled a fifth faster.
+/// xGMI of the MI350 series: that of the MI300X at 1.2 times the rate.
 pub static XGMI4_MI350: LinkSpec =
     xgmi(4, Rate::from_mb(76_800), None, "AMD Instinct MI355X data sheet: 153.6 GB/s both ways per link");
 
@@ -124,8 +124,8 @@ const fn xgmi(
     }
 }
 
-/// What one PCIe lane carries each way: megatransfers per second times the line code (8b/10b, then 128b/130b, then
-/// none: Gen6 protects whole flits instead).
+/// The rate of one PCIe lane each way: megatransfers per second times the efficiency of the line code (8b/10b, then
+/// 128b/130b; Gen6 has none).
 pub const fn pcie_lane(generation: u8) -> Rate<Lane, OneWay> {
     let (megatransfers, payload, coded) = match generation {
         1 => (2_500, 8, 10),
@@ -138,7 +138,7 @@ pub const fn pcie_lane(generation: u8) -> Rate<Lane, OneWay> {
     Rate::from_bytes(megatransfers * 1_000_000 * payload / coded / 8)
 }
 
-/// A PCIe link of which the description says neither generation nor width, so that its rate is not known.
+/// A PCIe link of unknown generation, width and rate.
 pub static PCIE_UNKNOWN: LinkSpec = LinkSpec {
     kind: LinkKind::Pcie { generation: 0, width: 0 },
     nominal: None,
@@ -148,7 +148,7 @@ pub static PCIE_UNKNOWN: LinkSpec = LinkSpec {
 
 /// A PCIe link of a generation and width.
 pub const fn pcie(generation: u8, width: u8) -> LinkSpec {
-    // NCCL counts 60 units of 100 Mb/s for a Gen3 lane, doubling with each generation.
+    // NCCL uses 60 units of 100 Mb/s for a Gen3 lane and doubles it with each generation.
     let units = match generation {
         1 => 15,
         2 => 30,
@@ -168,7 +168,7 @@ pub const fn pcie(generation: u8, width: u8) -> LinkSpec {
     }
 }
 
-/// A link between two sockets; NCCL's figures are all that is public for GPU traffic across them.
+/// A link between two sockets. NCCL's constants are the only public figures for GPU traffic across sockets.
 pub const fn socket(socket: Socket) -> LinkSpec {
     let rate = match socket {
         Socket::IntelBroadwell | Socket::Other => Rate::from_gb(6),
@@ -178,7 +178,7 @@ pub const fn socket(socket: Socket) -> LinkSpec {
         Socket::AmdZen2 => Rate::from_gb(16),
         Socket::AmdZen4 => Rate::from_gb(24),
         Socket::AmdZen5 | Socket::Power9 => Rate::from_gb(32),
-        // Four to six coherent links between Grace CPUs; NCCL plans with its ARM figure, which is far lower.
+        // NCCL's constant for ARM, far below the four to six coherent links between Grace CPUs.
         Socket::Grace => Rate::from_gb(6),
     };
     LinkSpec {
@@ -189,7 +189,7 @@ pub const fn socket(socket: Socket) -> LinkSpec {
     }
 }
 
-/// The technology between the sockets of a CPU, told apart as NCCL tells them.
+/// The technology between the sockets of a CPU, by the same rules as NCCL.
 pub fn socket_of(cpu: &Cpu) -> Socket {
     let (arch, vendor) = (cpu.arch.as_deref().unwrap_or_default(), cpu.vendor.as_deref().unwrap_or_default());
     let family = cpu.family.unwrap_or_default();
@@ -206,7 +206,7 @@ pub fn socket_of(cpu: &Cpu) -> Socket {
             }
         }
         _ if is_x86 && vendor.starts_with("GenuineIntel") => Socket::IntelBroadwell,
-        // RCCL's files have the base family in the low digit and the extension above it: 0x8f is 15 + 8.
+        // RCCL's files put the base family in the low digit and the extended family above it: 0x8f is 15 + 8.
         _ if is_x86 && vendor.starts_with("AuthenticAMD") => {
             match if family > 0x7f && family & 0xf == 0xf { 15 + (family >> 4) } else { family } {
                 26.. => Socket::AmdZen5,
@@ -223,7 +223,7 @@ pub fn network(network: Network, gbit: u32) -> LinkSpec {
     let line: Rate<Link, OneWay> = Rate::from_gbit(gbit.into());
     let effective = match network {
         Network::TcpX => line.bytes_per_second() / 100 * 84,
-        // One host CPU moves about 3.3 GB/s of GPU data through kernel TCP per NIC, whatever the NIC.
+        // Kernel TCP on one host CPU moves about 3.3 GB/s of GPU data per NIC, independent of the NIC.
         Network::Ethernet => line.bytes_per_second().min(3_300_000_000),
         _ => line.bytes_per_second() / 1000 * 993,
     };
@@ -242,7 +242,7 @@ pub fn network(network: Network, gbit: u32) -> LinkSpec {
     }
 }
 
-/// The spec for a kind, where the kind alone decides it; XGMI 4 and NVLink 3 take their data-centre rates.
+/// The default spec of a kind. For xGMI 4 and NVLink 3 it has the rates of the data-centre GPUs.
 pub fn spec_of(kind: LinkKind) -> LinkSpec {
     match kind {
         LinkKind::NvLink { generation: Some(generation @ 1..=5) } => {

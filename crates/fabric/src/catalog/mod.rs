@@ -1,4 +1,4 @@
-//! What the world is built of: links, GPUs and whole systems, each figure with its source.
+//! Known links, GPUs and systems, each figure with its source.
 
 pub mod gpus;
 pub mod links;

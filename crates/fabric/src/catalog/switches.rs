@@ -12,16 +12,16 @@ pub struct NvSwitch {
     pub generation: u8,
     /// NVLink ports of one chip.
     pub ports: u32,
-    /// What each port is.
+    /// The kind of link of each port.
     pub link: &'static LinkSpec,
     /// Systems that have it.
     pub found_in: &'static str,
-    /// Who says so.
+    /// The source of the figures.
     pub source: &'static str,
 }
 
 impl NvSwitch {
-    /// What all its ports signal together, each way.
+    /// The nominal rate of all its ports together, each way.
     pub fn rate(&self) -> Option<Figure<Rate<Device, OneWay>>> {
         Some(self.link.nominal.clone()?.per_device(self.ports.into()))
     }

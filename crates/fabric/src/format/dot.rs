@@ -1,7 +1,7 @@
 //! A fabric as Graphviz text: a cluster for each host, a node for each device, an edge for each bundle of links.
 //!
-//! Every device is written, however many there are; only root ports are folded into the line, as in the drawing. Links
-//! that are the same both ways are one edge without arrowheads; any other direction is an edge of its own.
+//! All devices are written except root ports, which are folded into the edge as in the drawing. Links that are equal in
+//! both directions are one edge without arrowheads; otherwise each direction is an edge.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -11,7 +11,7 @@ use crate::fabric::Fabric;
 use crate::id::{DeviceId, HostId};
 use crate::link::{LinkKind, LinkSpec, Measure, SpecId};
 
-/// Writes a fabric for `dot`, `fdp` or any other of Graphviz's programs.
+/// Writes a fabric for `dot`, `fdp` or another Graphviz program.
 pub fn dot(fabric: &Fabric) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "digraph {} {{", quoted(fabric.name()));
@@ -64,13 +64,13 @@ fn node(fabric: &Fabric, id: DeviceId) -> String {
         DeviceKind::NetSwitch(_) => ("hexagon", "#fbd3a8", "network switch".to_owned()),
         DeviceKind::PciFunction => ("box", "#ffffff", "PCI function".to_owned()),
     };
-    // Graphviz breaks the line at `\n`, which it must see unescaped.
+    // Graphviz breaks the line at an unescaped `\n`.
     let name = quoted(&fabric.device_name(id));
     let name = name.trim_matches('"');
     format!("label=\"{name}\\n{word}\", shape={shape}, fillcolor=\"{fill}\"")
 }
 
-/// One line for each pair and kind: `x18`, the kind, and what all its links carry each way.
+/// One line for each pair and kind: `x18`, the kind, and the rate of all its links each way.
 fn edges(fabric: &Fabric, out: &mut String) {
     let mut bundles: BTreeMap<(DeviceId, DeviceId, SpecId), [u32; 2]> = BTreeMap::new();
     for link in fabric.links() {
@@ -107,13 +107,13 @@ fn edge(spec: &LinkSpec, count: u32) -> String {
     let times = if count > 1 { format!("x{count} ") } else { String::new() };
     let rate = spec.rate(Measure::Nominal, count);
     let rate = match rate.bytes_per_second() {
-        0 => "rate not described".to_owned(),
+        0 => "unknown rate".to_owned(),
         _ => rate.to_string(),
     };
     format!("label=\"{times}{}\\n{rate}\", color=\"{colour}\"", spec.kind)
 }
 
-/// A root port's upstream end, where it has one; anything else is itself.
+/// The upstream end of a root port, if it has one; any other device itself.
 fn folded(fabric: &Fabric, id: DeviceId) -> DeviceId {
     if fabric.device(id).kind != DeviceKind::RootPort {
         return id;
@@ -144,7 +144,7 @@ mod tests {
     use crate::fabric::FabricBuilder;
 
     #[test]
-    fn every_device_but_root_ports_is_a_node_and_both_ways_are_one_edge() {
+    fn all_devices_except_root_ports_are_nodes_and_symmetric_links_are_one_edge() {
         let fabric = systems::by_name("hgx-h100").unwrap().fabric();
         let text = dot(&fabric);
         for id in fabric.device_ids() {
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn directions_that_differ_are_two_edges_and_names_are_quoted() {
+    fn asymmetric_links_are_two_edges_and_names_are_quoted() {
         let mut builder = FabricBuilder::new("a \"b\" \\ c\n");
         let host = builder.host("h\"1", None);
         let a = builder.add(Some(host), DeviceKind::Storage);

@@ -1,7 +1,7 @@
-//! Files that describe a fabric, read from bytes the caller already holds.
+//! Readers and writers of fabric descriptions. They work on bytes and open no file.
 //!
-//! [`read`] looks at the bytes to tell which format they are in. Nothing here opens a file, and nothing here trusts
-//! its input: every reader has limits, and whatever is wrong is a [`ReadError`] with a line and a reason.
+//! [`read`] detects the format. The readers do not trust their input: each has limits, and every mistake is a
+//! [`ReadError`] with a line and a reason.
 
 pub mod document;
 pub mod dot;
@@ -12,35 +12,36 @@ pub mod xml;
 use crate::catalog::gpus::GpuModel;
 use crate::fabric::{Fabric, FabricError};
 
-/// The largest input a reader takes. Real descriptions have some kilobytes.
-pub const MAX_INPUT_BYTES: usize = 64 << 20;
+/// The largest input that the readers accept. Real descriptions have some kilobytes.
+pub const INPUT_BYTES_MAX: usize = 64 << 20;
 
-/// Why an input could not be read. The reason is a sentence that says what to mend.
+/// Why an input could not be read. The reason says what to fix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// Something is wrong on a line.
+    /// A mistake on a line.
     #[error("line {line}: {reason}")]
     At {
         /// The line, counted from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The mistake and how to fix it.
         reason: String,
     },
-    /// More bytes than any description has.
+    /// The input exceeds [`INPUT_BYTES_MAX`].
     #[error(
-        "the input has {bytes} bytes, and a description of a fabric may have {MAX_INPUT_BYTES}; is it the right file?"
+        "the input has {bytes} bytes; the limit for a fabric description is {INPUT_BYTES_MAX}. Is this the right file?"
     )]
     TooLarge {
-        /// How many there are.
+        /// Bytes of the input.
         bytes: usize,
     },
-    /// The bytes are in no format that is known here.
+    /// The input is in none of the supported formats.
     #[error(
-        "this is none of topology XML, the text of `nvidia-smi topo -m`, and a TOML or JSON document with a `weft` key"
+        "unknown format: expected topology XML, the output of `nvidia-smi topo -m`, or a TOML or JSON document with a \
+         `weft` key"
     )]
     UnknownFormat,
-    /// What was read does not make a fabric.
+    /// The described fabric is invalid.
     #[error(transparent)]
     Fabric(#[from] FabricError),
 }
@@ -52,7 +53,7 @@ impl ReadError {
     }
 }
 
-/// A format that can be read.
+/// A supported input format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// NCCL topology XML, or RCCL's dialect of it.
@@ -65,7 +66,7 @@ pub enum Format {
     Json,
 }
 
-/// Tells the format from the bytes alone.
+/// Detects the format of an input.
 pub fn detect(bytes: &[u8]) -> Option<Format> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes).trim_ascii_start();
     let has_version = |line: &[u8]| {
@@ -80,8 +81,8 @@ pub fn detect(bytes: &[u8]) -> Option<Format> {
     }
 }
 
-/// Reads a fabric in whichever format the bytes are; `name` is what it is called where the bytes do not say. `gpu` is
-/// the GPU of an `nvidia-smi` matrix, which does not say; the other formats do not need it.
+/// Reads a fabric in any supported format. `name` is used where the input has no name of its own. `gpu` is the model of
+/// the GPUs in an `nvidia-smi` matrix, which does not name them; other formats ignore it.
 pub fn read(bytes: &[u8], name: &str, gpu: Option<&'static GpuModel>) -> Result<Fabric, ReadError> {
     match detect(bytes).ok_or(ReadError::UnknownFormat)? {
         Format::Xml => xml::read(bytes, name),
@@ -91,24 +92,24 @@ pub fn read(bytes: &[u8], name: &str, gpu: Option<&'static GpuModel>) -> Result<
     }
 }
 
-/// The input as text, if there is not too much of it and it is UTF-8.
+/// The input as UTF-8 text, if it is within the limit.
 pub(crate) fn text(bytes: &[u8]) -> Result<&str, ReadError> {
-    if bytes.len() > MAX_INPUT_BYTES {
+    if bytes.len() > INPUT_BYTES_MAX {
         return Err(ReadError::TooLarge { bytes: bytes.len() });
     }
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let line = 1 + bytes[..error.valid_up_to()].iter().filter(|&&b| b == b'\n').count();
-        ReadError::at(line, "this byte is not UTF-8 text; save the file as UTF-8")
+        ReadError::at(line, "the line has bytes that are not UTF-8; save the file as UTF-8")
     })?;
     Ok(text.strip_prefix('\u{feff}').unwrap_or(text))
 }
 
-/// A piece of the input for a message: short, and on one line.
+/// A part of the input for a message: at most 40 characters, on one line.
 pub(crate) fn excerpt(text: &str) -> String {
-    const LONGEST: usize = 40;
+    const CHARS_MAX: usize = 40;
     let mut shown: String =
-        text.chars().take(LONGEST).map(|c| if c.is_control() { ' ' } else { c }).collect();
-    if text.chars().nth(LONGEST).is_some() {
+        text.chars().take(CHARS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.chars().nth(CHARS_MAX).is_some() {
         shown.push_str("...");
     }
     shown
@@ -119,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn formats_are_told_apart() {
+    fn formats_are_detected() {
         assert_eq!(detect(b"\xef\xbb\xbf\n <system/>"), Some(Format::Xml));
         assert_eq!(detect(b"\tGPU0\tGPU1\nGPU0\t X \tNV4\n"), Some(Format::Smi));
         assert_eq!(detect(b"# a rack\nweft = 1\n"), Some(Format::Toml));
@@ -131,11 +132,14 @@ mod tests {
     }
 
     #[test]
-    fn too_much_and_not_text() {
-        let bytes = vec![b' '; MAX_INPUT_BYTES + 1];
+    fn large_and_non_utf8_inputs_are_refused() {
+        let bytes = vec![b' '; INPUT_BYTES_MAX + 1];
         assert_eq!(text(&bytes), Err(ReadError::TooLarge { bytes: bytes.len() }));
         let error = text(b"<system>\n<!-- caf\xe9 -->").unwrap_err();
-        assert_eq!(error.to_string(), "line 2: this byte is not UTF-8 text; save the file as UTF-8");
+        assert_eq!(
+            error.to_string(),
+            "line 2: the line has bytes that are not UTF-8; save the file as UTF-8"
+        );
     }
 
     #[test]

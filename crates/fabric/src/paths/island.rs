@@ -1,8 +1,8 @@
-//! Islands: devices joined without the network. Most fabrics are many copies of few islands, so what is worth
-//! knowing about an island is computed once per *shape*.
+//! Islands: devices connected without the network. Most fabrics are many copies of few islands, so the paths of an
+//! island are computed once per *shape*.
 //!
-//! Two islands have the same shape when, numbering each one's devices in order, kinds and links agree exactly. A
-//! single slow link makes a shape of its own; nothing is assumed from names.
+//! Two islands have the same shape when, with the devices of each numbered in order, kinds and links agree exactly. A
+//! single slow link makes a different shape; names do not count.
 
 use std::hash::{Hash, Hasher};
 
@@ -17,13 +17,13 @@ use crate::link::LinkKind;
 /// The islands of a fabric.
 #[derive(Debug)]
 pub struct Islands {
-    /// For each device its island and its place in it; network switches have none.
+    /// The place of each device; network switches have none.
     places: Vec<Option<Place>>,
     islands: Vec<Island>,
     shapes: usize,
 }
 
-/// Where a device sits.
+/// The position of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// Index of its island.
@@ -55,9 +55,9 @@ impl Islands {
             }
             islands.push(Island { members, shape: 0 });
         }
-        let mut found = Self { places, islands, shapes: 0 };
-        found.find_shapes(fabric);
-        found
+        let mut islands = Self { places, islands, shapes: 0 };
+        islands.find_shapes(fabric);
+        islands
     }
 
     /// All islands.
@@ -65,12 +65,12 @@ impl Islands {
         &self.islands
     }
 
-    /// How many different shapes there are.
+    /// The number of different shapes.
     pub fn shapes(&self) -> usize {
         self.shapes
     }
 
-    /// Where a device sits; none for a network switch.
+    /// The position of a device; none for a network switch.
     pub fn place(&self, device: DeviceId) -> Option<Place> {
         self.places[device.index()]
     }
@@ -97,7 +97,7 @@ impl Islands {
         self.shapes = firsts.len();
     }
 
-    /// All that a path through the island can depend on, device by device.
+    /// Everything that a path through the island can depend on, device by device.
     fn outline<'a>(&'a self, fabric: &'a Fabric, island: usize) -> impl Iterator<Item = Line<'a>> + 'a {
         let members = &self.islands[island].members;
         let first_host =
@@ -106,7 +106,7 @@ impl Islands {
             let device = fabric.device(*member);
             let own = Line::Device(&device.kind, device.host.map(|host| host.0 - first_host.0));
             let links = fabric.links_from(*member).iter().map(move |link| {
-                // A link to the network tells only that it is there: what it leads to belongs to no island.
+                // The target of a network link is outside the island and does not count.
                 let target = self.place(link.target).map(|place| place.local);
                 Line::Link(target, link.count, link.spec.0)
             });

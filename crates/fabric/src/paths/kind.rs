@@ -1,8 +1,8 @@
-//! NCCL's names for how far apart two devices are.
+//! NCCL's path types.
 
 use std::fmt;
 
-/// The type of a path, in NCCL's order of preference: what its worst stretch goes through.
+/// The type of a path, given by its worst part, in NCCL's order of preference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PathType {
     /// The same device.
@@ -19,7 +19,7 @@ pub enum PathType {
     Pxb,
     /// From a GPU over C2C to its CPU, and from there over PCIe.
     P2c,
-    /// To a NIC through the NVLink peer that sits next to it.
+    /// To a NIC through the NVLink peer next to it.
     Pxn,
     /// A PCIe host bridge.
     Phb,
@@ -53,7 +53,7 @@ impl PathType {
         ["LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS"][self as usize]
     }
 
-    /// What the letters mean.
+    /// The meaning of the letters.
     pub fn meaning(self) -> &'static str {
         match self {
             Self::Loc => "the device itself",

@@ -1,12 +1,11 @@
 //! Paths inside a host over PCIe, C2C and the links between sockets.
 //!
-//! A path's type is its worst step; among paths of the best type the widest wins, among those the one with the
-//! fewest hops. The three are settled one after the other, each exactly: a search that mixed them would drop a
-//! prefix that only turns out better later.
+//! A path's type is that of its worst step. The best type wins, then the greatest width, then the fewest hops. Three
+//! searches decide them in that order: a single search over all three could drop a prefix of the best path.
 //!
 //! Step types follow NCCL: an end device to a switch is PIX, switch to switch PXB, through a CPU from PCIe to PCIe PHB,
-//! from C2C to PCIe P2C, from C2C to C2C C2C, between sockets SYS. What lies behind a CPU thus depends on how the path came
-//! there, so the search runs over (device, came by C2C).
+//! from C2C to PCIe P2C, from C2C to C2C C2C, between sockets SYS. The type of a step out of a CPU depends on how the path
+//! arrived there, so the search runs over (device, arrived by C2C).
 
 use std::collections::{BinaryHeap, VecDeque};
 
@@ -18,16 +17,16 @@ use crate::link::LinkKind;
 use super::kind::PathType;
 use super::width::Width;
 
-/// How a device is reached from a source.
+/// The path from a source to a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Reach {
     pub(super) kind: PathType,
     pub(super) width: Width,
-    /// The devices passed, source and target included, by their numbers in the graph.
+    /// The devices on the path, from source to target, by their numbers in the graph.
     pub(super) devices: Vec<u32>,
 }
 
-/// Devices that hang together over PCIe, C2C and sockets.
+/// Devices connected by PCIe, C2C and inter-socket links.
 #[derive(Debug)]
 pub(super) struct LocalGraph {
     roles: Vec<Role>,
@@ -81,8 +80,8 @@ impl LocalGraph {
         }
     }
 
-    /// True for the links that these paths take.
-    pub(super) fn takes(kind: LinkKind) -> bool {
+    /// True for the links that these paths use.
+    pub(super) fn uses(kind: LinkKind) -> bool {
         Self::wire(kind).is_some()
     }
 
@@ -95,7 +94,7 @@ impl LocalGraph {
         }
     }
 
-    /// How every device is reached from one of them.
+    /// The best path from one device to every other.
     pub(super) fn reach_from(&self, source: u32) -> Vec<Option<Reach>> {
         let mut reached: Vec<Option<Reach>> = vec![None; self.roles.len()];
         for level in LEVELS {
@@ -129,12 +128,12 @@ impl LocalGraph {
         [state(device, false), state(device, true)].into_iter().skip(usize::from(!by_pcie))
     }
 
-    /// The steps that lead on from a state and are no worse than `level`.
+    /// The steps from a state that are no worse than `level`.
     fn steps(&self, from: usize, source: u32, level: PathType) -> impl Iterator<Item = (usize, &Edge)> {
         let device = (from / 2) as u32;
         let by_c2c = from % 2 == 1;
         let role = self.roles[device as usize];
-        // Traffic ends at end devices; only a path's own source sends out of one.
+        // Only the source of a path leaves an end device.
         let edges =
             if role == Role::End && device != source { &[] } else { self.edges[device as usize].as_slice() };
         edges.iter().filter_map(move |edge| {
@@ -179,7 +178,8 @@ impl LocalGraph {
         widths
     }
 
-    /// The state before every state on a path of fewest hops by links of at least `width`, and the link between the two.
+    /// For every state, its predecessor on a path of fewest hops over links of at least `width`, and the link between
+    /// the two.
     fn shortest(&self, source: u32, level: PathType, width: u64) -> Vec<Option<(usize, Width)>> {
         let mut came_from = vec![None; self.roles.len() * 2];
         let start = state(source, false);

@@ -1,7 +1,8 @@
-//! Paths: how any two devices reach each other.
+//! Paths between any two devices.
 //!
-//! [`Paths`] answers for a fabric. What goes on inside an island is computed once per shape of island (see [`island`]);
-//! between islands, once per pair of network switches. So a matrix of 9,216 GPUs costs little more than that of one rack.
+//! [`Paths`] computes them for a fabric. Paths inside an island are computed once per shape of island (see [`island`]),
+//! paths between islands once per pair of network switches, so a matrix of 9,216 GPUs costs little more than that of one
+//! rack.
 
 mod classes;
 pub mod island;
@@ -29,9 +30,9 @@ pub use width::Width;
 pub struct Path {
     /// NCCL's type.
     pub kind: PathType,
-    /// Links passed one after the other.
+    /// Links from source to target.
     pub hops: u32,
-    /// How wide it is at its narrowest.
+    /// The width at the narrowest point.
     pub width: Width,
 }
 
@@ -57,12 +58,12 @@ impl Path {
     }
 }
 
-/// Answers questions about the paths of a fabric.
+/// The paths of a fabric.
 #[derive(Debug)]
 pub struct Paths<'a> {
     fabric: &'a Fabric,
     islands: Islands,
-    /// For each shape, the island it was first seen on, and what was computed there.
+    /// By number of the shape.
     shapes: Vec<Shape>,
     network: SwitchGraph,
 }
@@ -70,13 +71,13 @@ pub struct Paths<'a> {
 /// A path and the devices it passes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
-    /// What the route amounts to.
+    /// The path as a whole.
     pub path: Path,
-    /// Stations in order, source and target included. A station of several devices means that traffic spreads over all of them.
+    /// Stations in order, from source to target. At a station of several devices, traffic spreads over all of them.
     pub stations: Vec<Vec<DeviceId>>,
 }
 
-/// A way out of a device's island: the path to a NIC, and where the NIC is plugged in.
+/// A way out of a device's island: the path to a NIC, and the NIC's attachment to the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Exit {
     nic: Option<DeviceId>,
@@ -84,15 +85,15 @@ struct Exit {
     plug: Plug,
 }
 
-/// Whether data leaves an island or arrives: only what leaves goes through another GPU to its NIC.
+/// Whether data leaves an island or arrives. Only data that leaves may go through another GPU to its NIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Bound {
+enum Direction {
     Out,
     In,
 }
 
 impl<'a> Paths<'a> {
-    /// Prepares to answer; the answers themselves are computed when asked for, and kept.
+    /// Prepares the paths of a fabric; each is computed on first use and cached.
     pub fn of(fabric: &'a Fabric) -> Self {
         let islands = Islands::of(fabric);
         let mut shapes: Vec<Shape> = Vec::with_capacity(islands.shapes());
@@ -105,7 +106,7 @@ impl<'a> Paths<'a> {
         Self { fabric, islands, shapes, network: SwitchGraph::of(fabric) }
     }
 
-    /// The fabric in question.
+    /// The fabric.
     pub fn fabric(&self) -> &'a Fabric {
         self.fabric
     }
@@ -120,14 +121,15 @@ impl<'a> Paths<'a> {
         if let Some(path) = self.local_path(source, target) {
             return path;
         }
-        let (out, back) = (self.exits(source, Bound::Out), self.exits(target, Bound::In));
+        let (out, back) = (self.exits(source, Direction::Out), self.exits(target, Direction::In));
         self.best_exits(&out, &back).map_or(Path::NONE, |(path, _, _)| path)
     }
 
-    /// The paths between every two of some devices, row by row.
+    /// The paths between all pairs of some devices, row by row.
     pub fn matrix(&self, devices: &[DeviceId]) -> Vec<Vec<Path>> {
-        let exits = |bound| devices.iter().map(|id| self.exits(*id, bound)).collect::<Vec<Vec<Exit>>>();
-        let (out, back) = (exits(Bound::Out), exits(Bound::In));
+        let exits =
+            |direction| devices.iter().map(|id| self.exits(*id, direction)).collect::<Vec<Vec<Exit>>>();
+        let (out, back) = (exits(Direction::Out), exits(Direction::In));
         let path = |a: usize, b: usize| {
             let local = self.local_path(devices[a], devices[b]);
             local.or_else(|| Some(self.best_exits(&out[a], &back[b])?.0)).unwrap_or(Path::NONE)
@@ -135,7 +137,7 @@ impl<'a> Paths<'a> {
         (0..devices.len()).map(|a| (0..devices.len()).map(|b| path(a, b)).collect()).collect()
     }
 
-    /// All that a GPU can send to other GPUs over its fabric links at once.
+    /// The width of all links of a GPU to its GPU fabric.
     pub fn gpu_fabric_out(&self, gpu: DeviceId) -> Width {
         self.islands.place(gpu).map_or(Width::NONE, |place| self.shape(place).gpu_fabric_out(place.local))
     }
@@ -147,7 +149,8 @@ impl<'a> Paths<'a> {
         match path.kind {
             PathType::Loc | PathType::Dis => {}
             PathType::Net => {
-                let (ways_out, ways_in) = (self.exits(source, Bound::Out), self.exits(target, Bound::In));
+                let (ways_out, ways_in) =
+                    (self.exits(source, Direction::Out), self.exits(target, Direction::In));
                 if let Some((_, out, back)) = self.best_exits(&ways_out, &ways_in) {
                     self.local_stations(source, out.nic, &mut stations);
                     let switches = self.network.route(out.plug.switch, back.plug.switch);
@@ -167,9 +170,8 @@ impl<'a> Paths<'a> {
         Route { path, stations }
     }
 
-    /// What a route's wires add to the time of a first byte, where that is known for all of them. The figures for NVLink and
-    /// PCIe are for a whole stretch from device to device, whatever switches it passes; those for the network are
-    /// for each switch port.
+    /// The latency of a route's links, if it is known for all of them. The figures for NVLink and PCIe cover a whole
+    /// stretch from end device to end device, including switches; those for the network are per switch port.
     pub fn latency(&self, route: &Route) -> Option<Nanoseconds> {
         let mut total = 0_u64;
         let mut before = None;
@@ -182,7 +184,7 @@ impl<'a> Paths<'a> {
             if before != Some(stretch) || island::is_network(spec.kind) {
                 total = total.saturating_add(spec.latency.as_ref()?.value.0);
             }
-            // A GPU that passes data on ends one stretch and starts the next.
+            // A GPU that relays data ends one stretch and starts the next.
             let at_gpu = matches!(self.fabric.device(pair[1][0]).kind, DeviceKind::Gpu(_));
             before = Some(stretch).filter(|_| !at_gpu);
         }
@@ -215,8 +217,8 @@ impl<'a> Paths<'a> {
             .extend(local.into_iter().map(|station| station.iter().map(|i| members[*i as usize]).collect()));
     }
 
-    /// The ways a device has to the network: the NICs of its own host.
-    fn exits(&self, device: DeviceId, bound: Bound) -> Vec<Exit> {
+    /// The ways from a device to the network: the NICs of its own host.
+    fn exits(&self, device: DeviceId, direction: Direction) -> Vec<Exit> {
         if self.islands.place(device).is_none() {
             let Some(switch) = self.network.number(device) else { return Vec::new() };
             return vec![Exit {
@@ -234,12 +236,12 @@ impl<'a> Paths<'a> {
         let mut exits = Vec::new();
         for &nic in members {
             let candidate = self.fabric.device(nic);
-            // A NIC is its own way out and needs no other.
+            // A NIC is its own only exit.
             let other_nic = is_nic && nic != device;
             if !matches!(candidate.kind, DeviceKind::Nic(_)) || candidate.host != host || other_nic {
                 continue;
             }
-            let (from, to) = if bound == Bound::Out { (device, nic) } else { (nic, device) };
+            let (from, to) = if direction == Direction::Out { (device, nic) } else { (nic, device) };
             let Some(path) = self.local_path(from, to) else { continue };
             exits.extend(self.network.plugs(self.fabric, nic).map(|plug| Exit {
                 nic: Some(nic),
@@ -250,7 +252,7 @@ impl<'a> Paths<'a> {
         exits
     }
 
-    /// The widest way out of one island and into another; of those the one that passes fewest switches, then fewest links.
+    /// The widest way out of one island and into another; ties go to the fewest switches, then the fewest links.
     fn best_exits<'e>(&self, out: &'e [Exit], back: &'e [Exit]) -> Option<(Path, &'e Exit, &'e Exit)> {
         let ways = out.iter().flat_map(|exit| back.iter().map(move |entry| (exit, entry)));
         let way = |(exit, entry): (&'e Exit, &'e Exit)| {

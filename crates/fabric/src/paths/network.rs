@@ -13,39 +13,40 @@ use crate::id::DeviceId;
 use super::island::is_network;
 use super::width::Width;
 
-/// The network switches and what is plugged into them.
+/// The network switches and the cables between them.
 #[derive(Debug)]
 pub(super) struct SwitchGraph {
     numbers: FxHashMap<DeviceId, u32>,
     switches: Vec<DeviceId>,
     edges: Vec<Vec<(u32, Width)>>,
-    /// For each switch the first that is cabled alike, and for each first the second.
+    /// For each switch, the first one with identical cabling.
     twins: Vec<u32>,
+    /// For each such first switch, the second one.
     second_twins: Vec<u32>,
-    /// For each switch, once asked: how every switch is reached from it.
+    /// For each switch, computed on first use: the path to every switch.
     reach: Vec<OnceCell<Vec<Option<Between>>>>,
 }
 
-/// How one switch reaches another.
+/// The path between two switches.
 #[derive(Debug, Clone)]
 pub(super) struct Between {
     pub(super) width: Width,
-    /// The switches passed, both ends included.
+    /// The switches on the path, including both ends.
     pub(super) switches: Vec<u32>,
 }
 
-/// Where a NIC is plugged in.
+/// The attachment of a NIC to a switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Plug {
     pub(super) switch: u32,
     pub(super) width: Width,
-    /// Cables to it: none where the NIC itself stands for the switch.
+    /// Cables to it: none where the NIC itself counts as the switch.
     pub(super) cables: u32,
 }
 
 impl SwitchGraph {
     pub(super) fn of(fabric: &Fabric) -> Self {
-        // Two NICs may be cabled back to back; each is then a switch of its own with one cable.
+        // NICs cabled back to back count as switches with one cable.
         let is_nic = |id: DeviceId| matches!(fabric.device(id).kind, DeviceKind::Nic(_));
         let back_to_back = |id: DeviceId| {
             let links = fabric.links_from(id).iter();
@@ -90,7 +91,7 @@ impl SwitchGraph {
         self.switches[switch as usize]
     }
 
-    /// The switches a NIC is plugged into.
+    /// The switches a NIC is attached to.
     pub(super) fn plugs<'a>(&'a self, fabric: &'a Fabric, nic: DeviceId) -> impl Iterator<Item = Plug> + 'a {
         let itself = self.number(nic).map(|switch| Plug { switch, width: Width::UNLIMITED, cables: 0 });
         let cabled = fabric.links_from(nic).iter().filter(|link| is_network(fabric.spec(link).kind));
@@ -101,14 +102,13 @@ impl SwitchGraph {
         itself.into_iter().chain(cabled.filter(move |_| itself.is_none()))
     }
 
-    /// For each switch the first one that is cabled to the same switches in the same way.
+    /// For each switch, the first one with the same cables to the same switches.
     pub(super) fn twins(&self) -> &[u32] {
         &self.twins
     }
 
-    /// The widest way between two switches, and of those the shortest. Twins can change places without changing any path, so
-    /// the first of each kind answer for all of them: the width and the number of switches are right, their names
-    /// are for [`Self::route`] to tell.
+    /// The widest path between two switches; ties go to the shortest. Twins are interchangeable, so the path is computed
+    /// for the first of each kind only: width and length are exact, and [`Self::route`] substitutes the actual ends.
     pub(super) fn between(&self, a: u32, b: u32) -> Option<&Between> {
         let (first, mut last) = (self.twins[a as usize], self.twins[b as usize]);
         if first == last && a != b {
@@ -117,7 +117,7 @@ impl SwitchGraph {
         self.reach[first as usize].get_or_init(|| self.reach_from(first))[last as usize].as_ref()
     }
 
-    /// The switches on that way, both ends included.
+    /// The switches on that path, including both ends.
     pub(super) fn route(&self, a: u32, b: u32) -> Vec<u32> {
         let mut switches = self.between(a, b).map_or_else(Vec::new, |between| between.switches.clone());
         match switches.as_mut_slice() {

@@ -1,9 +1,8 @@
-//! The GPU fabric of one island: what NVLink, xGMI or Xe Link carries between two GPUs.
+//! The GPU fabric of one island: the width of NVLink, xGMI or Xe Link between two GPUs.
 //!
-//! A GPU spreads its links over several switches, so a pair's width is a sum: its direct links, plus for each group of
-//! switches that are joined to each other what can flow from one GPU into the group and out to the other.
-//! A group of a single switch passes on whatever comes in (NVSwitches do not block); in a group of several the links between
-//! them may be the narrow place, so its flow is computed.
+//! A GPU spreads its links over several switches, so the width of a pair is a sum: its direct links, plus the flow through
+//! each group of connected switches. A group of one switch forwards everything (NVSwitches are non-blocking); in a
+//! larger group the links between switches may be the bottleneck, so a maximum flow is computed.
 
 use std::cell::RefCell;
 
@@ -31,16 +30,16 @@ pub(super) struct GpuFabric {
 struct GpuPorts {
     /// Other GPUs and the links to each.
     direct: Vec<(u32, Width)>,
-    /// Those of them that a path may pass through, or come to after passing through another.
-    passes_on: Vec<u32>,
-    /// For each group this GPU has links into, in order of groups.
+    /// Those of them that a relayed path may use.
+    relays: Vec<u32>,
+    /// The links into each group, sorted by group.
     into: Vec<(u32, Ports)>,
-    /// For each group this GPU has links out of.
+    /// The links out of each group.
     from: Vec<(u32, Ports)>,
 }
 
-/// Width and hops between two GPUs, if anything flows.
-type Found = Option<(Width, u32)>;
+/// Width and hops between two GPUs, if they are connected.
+type Connection = Option<(Width, u32)>;
 
 /// Links between a GPU and the switches of a group.
 type Ports = Vec<(u32, Width)>;
@@ -50,14 +49,14 @@ struct Group {
     switches: usize,
     /// Links between its switches.
     trunks: Vec<(u32, u32, Width)>,
-    /// The same trunks to let links, nominal and effective rates flow, once asked.
+    /// The trunks as flow graphs of links, nominal and effective rates, built on first use.
     flows: RefCell<Option<[Flow; 3]>>,
-    /// Widths and hops between ports, once computed.
-    known: RefCell<FxHashMap<(Ports, Ports), Found>>,
+    /// Cache of computed connections.
+    known: RefCell<FxHashMap<(Ports, Ports), Connection>>,
 }
 
-/// A group as a graph, whose ports are as wide as those of the GPUs that are asked about. Trunks are many and asked about for
-/// every two kinds of ports, so they are laid once.
+/// A group as a flow graph. The trunks are added once; only the capacities of the ports change from one pair of GPUs to
+/// the next.
 #[derive(Debug)]
 struct Flow {
     graph: FlowGraph,
@@ -69,7 +68,7 @@ impl GpuFabric {
     /// Reads the GPU fabric among an island's devices; `gpus` are its GPUs in order.
     pub(super) fn of(fabric: &Fabric, members: &[DeviceId], gpus: &[DeviceId]) -> Self {
         let is_switch = |id: DeviceId| {
-            // A POWER9 CPU takes NVLinks and passes them on like a switch.
+            // A POWER9 CPU has NVLinks and forwards between them like a switch.
             matches!(fabric.device(id).kind, DeviceKind::NvSwitch { .. } | DeviceKind::Numa(_))
         };
         let fabric_links =
@@ -106,9 +105,9 @@ impl GpuFabric {
             match (numbers.get(&link.source), numbers.get(&link.target)) {
                 (Some(&a), Some(&b)) => {
                     add(&mut ports[a as usize].direct, b, width);
-                    // Only NVIDIA's libraries pass data on through a GPU.
+                    // Only NVIDIA's libraries relay data through a GPU.
                     if matches!(fabric.spec(link).kind, LinkKind::NvLink { .. }) {
-                        ports[a as usize].passes_on.push(b);
+                        ports[a as usize].relays.push(b);
                     }
                 }
                 (Some(&a), None) => add_port(&mut ports[a as usize].into, group_of.get(&link.target), width),
@@ -120,15 +119,15 @@ impl GpuFabric {
     }
 
     /// Width and hops from one GPU to another, by their numbers on the island; none without a GPU fabric between them.
-    pub(super) fn between(&self, a: usize, b: usize) -> Option<(Width, u32)> {
-        let mut total: Option<(Width, u32)> = None;
-        let mut found = |width: Width, hops: u32| {
+    pub(super) fn between(&self, a: usize, b: usize) -> Connection {
+        let mut total: Connection = None;
+        let mut add = |width: Width, hops: u32| {
             let (sum, fewest) = total.unwrap_or((Width::NONE, u32::MAX));
             total = Some((sum.plus(width), fewest.min(hops)));
         };
         for (peer, width) in &self.gpus[a].direct {
             if *peer as usize == b {
-                found(*width, 1);
+                add(*width, 1);
             }
         }
         for (group, into) in &self.gpus[a].into {
@@ -136,28 +135,28 @@ impl GpuFabric {
                 continue;
             };
             if let Some((width, hops)) = self.groups[*group as usize].between(into, from) {
-                found(width, hops);
+                add(width, hops);
             }
         }
         total
     }
 
-    /// All that a GPU can send into the GPU fabric.
+    /// The width of all links of a GPU into the GPU fabric.
     pub(super) fn out_of(&self, gpu: usize) -> Width {
         let ports = &self.gpus[gpu];
         let switched = ports.into.iter().flat_map(|(_, ports)| ports);
         ports.direct.iter().chain(switched).fold(Width::NONE, |sum, (_, width)| sum.plus(*width))
     }
 
-    /// The GPUs that a GPU has NVLinks to with no switch between them.
+    /// The GPUs with direct NVLinks to a GPU.
     pub(super) fn neighbours(&self, gpu: usize) -> impl Iterator<Item = usize> + '_ {
-        self.gpus[gpu].passes_on.iter().map(|peer| *peer as usize)
+        self.gpus[gpu].relays.iter().map(|peer| *peer as usize)
     }
 }
 
 impl Group {
-    /// What flows from one GPU's ports to another's, and over how many links one after the other; none if nothing does.
-    fn between(&self, into: &Ports, from: &Ports) -> Found {
+    /// Width and hops from one GPU's ports to another's.
+    fn between(&self, into: &Ports, from: &Ports) -> Connection {
         if self.switches == 1 {
             return Some((into[0].1.then(from[0].1), 2));
         }
@@ -165,9 +164,9 @@ impl Group {
         if let Some(known) = self.known.borrow().get(&key) {
             return *known;
         }
-        let found = self.distance(into, from).map(|distance| (self.flow(into, from), 2 + distance));
-        self.known.borrow_mut().insert(key, found);
-        found
+        let connection = self.distance(into, from).map(|distance| (self.flow(into, from), 2 + distance));
+        self.known.borrow_mut().insert(key, connection);
+        connection
     }
 
     fn flow(&self, into: &Ports, from: &Ports) -> Width {
@@ -186,7 +185,7 @@ impl Group {
         }
     }
 
-    /// Fewest links between a switch of `into` and one of `from`; none if no way leads there.
+    /// The fewest links between a switch of `into` and one of `from`; none if they are not connected.
     fn distance(&self, into: &Ports, from: &Ports) -> Option<u32> {
         let mut distances = vec![u32::MAX; self.switches];
         let mut queue: Vec<u32> = into.iter().map(|(switch, _)| *switch).collect();
@@ -217,7 +216,7 @@ impl Flow {
         Self { graph, ports }
     }
 
-    /// What flows from one GPU's ports to another's.
+    /// The maximum flow from one GPU's ports to another's.
     fn between(&mut self, into: &Ports, from: &Ports, of: fn(&Width) -> u64) -> u64 {
         for (switch, width) in into {
             self.graph.set_capacity(self.ports[*switch as usize].0, of(width));

@@ -1,4 +1,4 @@
-//! Everything about paths within one shape of island, computed on the first island that has it.
+//! The paths within one shape of island, computed on the first island of that shape.
 
 use std::cell::OnceCell;
 use std::cmp::Reverse;
@@ -13,40 +13,39 @@ use super::local::{LocalGraph, Reach};
 use super::nvlink::GpuFabric;
 use super::{Path, PathType, Width};
 
-/// A shape of island. Devices go by their numbers on the island.
+/// A shape of island. Devices are identified by their numbers on the island.
 #[derive(Debug)]
 pub(super) struct Shape {
     /// The island it was computed on.
     members: Vec<DeviceId>,
-    /// How many islands have it.
+    /// The number of islands of this shape.
     pub(super) count: u64,
     /// The GPUs among its devices.
     pub(super) gpus: Vec<u32>,
     roles: Vec<Role>,
-    /// What hangs together over PCIe, C2C and sockets, mostly a host each.
+    /// Devices connected by PCIe, C2C and inter-socket links, usually one part per host.
     parts: Vec<Part>,
-    /// Part of each device, and its number in it.
+    /// The part of each device, and its number in it.
     places: Vec<(u32, u32)>,
     gpu_fabric: GpuFabric,
     /// The GPU fabric's links out of each device.
     gpu_links: Vec<Vec<(u32, Width)>>,
-    /// For each device, once asked: how it reaches the others of its part.
+    /// For each device, computed on first use: its paths to the others of its part.
     reach: Vec<OnceCell<Vec<Option<Reach>>>>,
     /// Its NVSwitches, and CPUs that GPUs have NVLinks to.
     switches: Vec<u32>,
-    /// For each device, once asked: how far the others are over the GPU fabric. A pair is asked about from both its ends,
-    /// and a GPU has as many pairs as there are others.
+    /// For each device, computed on first use: its distances over the GPU fabric.
     switch_distances: Vec<OnceCell<Vec<u32>>>,
 }
 
-/// Devices of the island that hang together without the GPU fabric.
+/// Devices of the island that are connected without the GPU fabric.
 #[derive(Debug)]
 struct Part {
     devices: Vec<u32>,
     graph: LocalGraph,
 }
 
-/// What matters of a device here.
+/// The properties of a device that its paths depend on.
 #[derive(Debug, Clone, Copy)]
 struct Role {
     /// Its position among the GPUs, if it is one.
@@ -78,7 +77,7 @@ impl Shape {
         };
         let mut places = vec![(0, 0); members.len()];
         let mut parts = Vec::new();
-        for devices in components_of(fabric, members, |link| LocalGraph::takes(fabric.spec(link).kind)) {
+        for devices in components_of(fabric, members, |link| LocalGraph::uses(fabric.spec(link).kind)) {
             let numbers: Vec<u32> =
                 devices.iter().filter_map(|id| Some(members.binary_search(id).ok()? as u32)).collect();
             for (number, local) in numbers.iter().enumerate() {
@@ -87,9 +86,9 @@ impl Shape {
             parts.push(Part { graph: LocalGraph::of(fabric, &devices), devices: numbers });
         }
         let gpu_links: Vec<Vec<(u32, Width)>> = members.iter().map(gpu_links).collect();
-        let takes_gpu_links =
+        let has_gpu_links =
             |local: &u32| roles[*local as usize].gpu.is_none() && !gpu_links[*local as usize].is_empty();
-        let switches = (0..members.len() as u32).filter(takes_gpu_links).collect();
+        let switches = (0..members.len() as u32).filter(has_gpu_links).collect();
         let gpu_ids: Vec<DeviceId> = gpus.iter().map(|local| members[*local as usize]).collect();
         Self {
             members: members.to_vec(),
@@ -110,18 +109,18 @@ impl Shape {
     pub(super) fn path(&self, source: u32, target: u32) -> Option<Path> {
         match (self.gpu(source), self.gpu(target)) {
             (Some(a), Some(b)) => self.gpu_path(a, b).or_else(|| self.plain_path(source, target)),
-            (Some(_), None) if !self.takes_gpu_links(target) => self.path_from_gpu(source, target),
-            (None, _) if !self.takes_gpu_links(source) => self.plain_path(source, target),
+            (Some(_), None) if !self.is_gpu_switch(target) => self.path_from_gpu(source, target),
+            (None, _) if !self.is_gpu_switch(source) => self.plain_path(source, target),
             _ => self.path_with_switch(source, target).or_else(|| self.plain_path(source, target)),
         }
     }
 
     /// True for NVSwitches and for CPUs that GPUs have NVLinks to.
-    fn takes_gpu_links(&self, device: u32) -> bool {
+    fn is_gpu_switch(&self, device: u32) -> bool {
         self.gpu(device).is_none() && !self.gpu_links[device as usize].is_empty()
     }
 
-    /// Over the GPU fabric where one end is a switch: the shortest way, as wide as its narrowest link.
+    /// Over the GPU fabric where one end is a switch: the shortest path, as wide as its narrowest link.
     fn path_with_switch(&self, source: u32, target: u32) -> Option<Path> {
         let distances = self.switch_distances(target);
         let hops = distances[source as usize];
@@ -138,7 +137,7 @@ impl Shape {
         Some(Path { kind: PathType::Nvl, hops, width })
     }
 
-    /// All that a GPU can send into the GPU fabric.
+    /// The width of all links of a GPU into the GPU fabric.
     pub(super) fn gpu_fabric_out(&self, device: u32) -> Width {
         self.gpu(device).map_or(Width::NONE, |gpu| self.gpu_fabric.out_of(gpu))
     }
@@ -155,7 +154,7 @@ impl Shape {
                 let relay = relay.map(|(gpu, _)| vec![self.gpus[gpu]]);
                 relay.into_iter().chain([vec![target]]).collect()
             }
-            PathType::Pxn => self.stations_by_helper(source, target),
+            PathType::Pxn => self.stations_through_helper(source, target),
             _ => self.plain_stations(source, target).collect(),
         }
     }
@@ -174,20 +173,20 @@ impl Shape {
         reached[to as usize].as_ref()
     }
 
-    /// The stations after `source` on the way to a target over PCIe, C2C and sockets.
+    /// The stations after `source` on the path to `target` over PCIe, C2C and inter-socket links.
     fn plain_stations(&self, source: u32, target: u32) -> impl Iterator<Item = Vec<u32>> + '_ {
         let devices = &self.parts[self.places[source as usize].0 as usize].devices;
         let reach = self.reach(source, target).into_iter();
         reach.flat_map(|reach| &reach.devices[1..]).map(|device| vec![devices[*device as usize]])
     }
 
-    /// Over PCIe, C2C and sockets only.
+    /// Over PCIe, C2C and inter-socket links only.
     fn plain_path(&self, source: u32, target: u32) -> Option<Path> {
         let reach = self.reach(source, target)?;
         Some(Path { kind: reach.kind, hops: reach.devices.len() as u32 - 1, width: reach.width })
     }
 
-    /// Between GPUs over their own fabric, if need be through one other GPU.
+    /// Between GPUs over the GPU fabric, if necessary through one other GPU.
     fn gpu_path(&self, a: usize, b: usize) -> Option<Path> {
         if let Some((width, hops)) = self.gpu_fabric.between(a, b) {
             return Some(Path { kind: PathType::Nvl, hops, width });
@@ -196,7 +195,7 @@ impl Shape {
         Some(Path { kind: PathType::Nvb, hops: 2, width })
     }
 
-    /// The GPU through which two others reach each other best by direct links.
+    /// The GPU that gives the widest path between two others over direct links.
     fn relay(&self, a: usize, b: usize) -> Option<(usize, Width)> {
         let through = |middle: usize| {
             let onward = self.gpu_fabric.neighbours(middle).any(|peer| peer == b);
@@ -207,15 +206,15 @@ impl Shape {
         ways.max_by_key(|(middle, width)| (width.effective, Reverse(*middle)))
     }
 
-    /// From a GPU to something that is none. A NIC may be better reached through the GPU that sits next to it; data that
-    /// comes in takes no such detour, since nobody on that GPU would pass it on.
+    /// From a GPU to a device that is not a GPU. The path to a NIC may lead through the GPU next to the NIC; data that
+    /// arrives cannot take that path, because no library relays it.
     fn path_from_gpu(&self, gpu: u32, target: u32) -> Option<Path> {
         let plain = self.plain_path(gpu, target);
         self.helper(gpu, target, plain).map(|(_, path)| path).or(plain)
     }
 
-    /// The NVLink peer on the same host that reaches a NIC without the CPU, where the GPU itself would need the CPU or gets
-    /// less bandwidth; and the path by way of it.
+    /// The NVLink peer on the same host that reaches a NIC without the CPU, if the GPU itself would need the CPU or has
+    /// less bandwidth; and the path through that peer.
     fn helper(&self, gpu: u32, nic: u32, plain: Option<Path>) -> Option<(u32, Path)> {
         if !self.roles[nic as usize].is_nic {
             return None;
@@ -225,10 +224,10 @@ impl Shape {
                 return None;
             }
             let beside = self.plain_path(*peer, nic).filter(|path| path.kind <= PathType::P2c)?;
-            let worth = plain.is_none_or(|plain| {
+            let better = plain.is_none_or(|plain| {
                 plain.kind > PathType::Pxn || beside.width.effective > plain.width.effective
             });
-            let (width, hops) = if worth {
+            let (width, hops) = if better {
                 self.gpu_fabric.between(self.gpu(gpu)?, self.gpu(*peer)?)?
             } else {
                 return None;
@@ -241,7 +240,7 @@ impl Shape {
         ways.max_by_key(|(peer, path)| (path.width.effective, Reverse(path.hops), Reverse(*peer)))
     }
 
-    fn stations_by_helper(&self, gpu: u32, nic: u32) -> Vec<Vec<u32>> {
+    fn stations_through_helper(&self, gpu: u32, nic: u32) -> Vec<Vec<u32>> {
         let Some((peer, _)) = self.helper(gpu, nic, self.plain_path(gpu, nic)) else {
             return Vec::new();
         };
@@ -250,7 +249,7 @@ impl Shape {
         stations
     }
 
-    /// The switches between two GPUs that lie on a shortest way, by their distance from the first.
+    /// The switches on the shortest paths between two GPUs, by their distance from the first.
     fn gpu_stations(&self, source: u32, target: u32) -> Vec<Vec<u32>> {
         let from_source = self.switch_distances(source);
         let from_target = self.switch_distances(target);
@@ -269,7 +268,7 @@ impl Shape {
         stations
     }
 
-    /// Distances over the GPU fabric that pass through no other GPU.
+    /// Distances over the GPU fabric, without passing through another GPU.
     fn switch_distances(&self, source: u32) -> &[u32] {
         self.switch_distances[source as usize].get_or_init(|| self.switch_distances_from(source))
     }

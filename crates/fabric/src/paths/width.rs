@@ -1,16 +1,16 @@
-//! How wide a path is: links, and bytes per second by both measures.
+//! The width of a path: links, and bytes per second by both measures.
 
 use crate::link::{LinkSpec, Measure};
 use crate::rate::{OneWay, Pair, Rate};
 
-/// The width of a path or bundle. Rates are zero where a description does not say how fast its links are.
+/// The width of a path or bundle. Unknown rates are zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Width {
     /// Parallel links at the narrowest point.
     pub links: u32,
-    /// What the wires signal.
+    /// The signalling rate.
     pub nominal: Rate<Pair, OneWay>,
-    /// What transfers get.
+    /// The rate that large transfers reach.
     pub effective: Rate<Pair, OneWay>,
 }
 
@@ -27,7 +27,7 @@ impl Width {
         }
     }
 
-    /// Side by side.
+    /// Two widths in parallel.
     pub(crate) fn plus(self, other: Self) -> Self {
         Self {
             links: self.links.saturating_add(other.links),
@@ -36,7 +36,7 @@ impl Width {
         }
     }
 
-    /// One after the other.
+    /// Two widths in series.
     pub(crate) fn then(self, other: Self) -> Self {
         Self {
             links: self.links.min(other.links),

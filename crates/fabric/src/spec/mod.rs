@@ -2,28 +2,28 @@
 //!
 //! ```text
 //! spec    = count "x" spaces system [ "+" nics "x" network ] { "," option }
-//! count   = how many of the system, 1 to 100000
-//! system  = a name of the catalog                        `weft topo --list`
-//! nics    = network adapters of one port in each host, 1 to 64
+//! count   = number of systems, 1 to 100000
+//! system  = a system of the catalog                      `weft topo --list`
+//! nics    = single-port network adapters per host, 1 to 64
 //! network = a network of the catalog                     `weft topo --list links`
 //! option  = "rail-optimised"        NIC 0 of every host on one leaf switch, NIC 1 on the next (the default)
 //!         | "leaf-spine"            all NICs of a host on the same leaf switch
-//!         | "oversubscribed" a ":" b   a units of bandwidth down from a leaf for b up, in lowest terms, a >= b
+//!         | "oversubscribed" a ":" b   a units of bandwidth down from a leaf for b up, a >= b
 //!         | "leaf-ports" n          ports of a leaf switch, up and down together, 2 to 1024
 //! ```
 //!
-//! Spaces may stand anywhere between the parts; the one after the first `x` must. No preset has a space in its name,
-//! so `2x-rtx4090` is a preset, `3x 2x-rtx4090` is three of them, and neither reads as the other.
+//! Spaces are allowed anywhere between the parts; the one after the first `x` is required. No preset has a space in its
+//! name, so `2x-rtx4090` is a preset and `3x 2x-rtx4090` is three of them.
 //!
-//! | spec | what it is |
+//! | spec | meaning |
 //! |---|---|
 //! | `2x hgx-h100 + 8x ndr` | 16 GPUs, one NDR port each, eight rails |
 //! | `16x hgx-a100 + 8x hdr, leaf-spine` | the NICs of a host together on one leaf |
 //! | `128x gb200-nvl72 + 4x ndr, oversubscribed 2:1` | NICs are counted per host, and a rack has 18 |
-//! | `2x p5` | a cloud shape has its own NICs |
+//! | `2x p5` | cloud instances have their own NICs |
 //! | `4x 2x-rtx4090 + 1x eth25` | four workstations on 25 Gb/s Ethernet |
 //!
-//! A spec prints in one way, and reads back equal:
+//! Printing normalizes a spec, and the result parses to an equal one:
 //!
 //! ```
 //! use weftlink_fabric::ClusterSpec;
@@ -32,7 +32,7 @@
 //! assert_eq!(spec.to_string().parse(), Ok(spec));
 //! ```
 //!
-//! Deliberately absent: mixed systems, several networks, single slow links. Those are for a file.
+//! Deliberately absent: mixed systems, several networks, single slow links. Describe those in a file.
 
 mod parse;
 
@@ -41,19 +41,18 @@ use std::fmt;
 use crate::catalog::systems::System;
 use crate::link::{LinkKind, Network};
 
-/// Systems a spec may ask for.
+/// Systems in a spec.
 pub const COUNT_MAX: u32 = 100_000;
-/// GPUs a spec may add up to.
+/// GPUs in a spec.
 pub const GPUS_MAX: u64 = 200_000;
-/// NICs a spec may give each host.
+/// NICs per host in a spec.
 pub const NICS_PER_HOST_MAX: u32 = 64;
-/// Ports a spec may give a leaf switch.
+/// Ports of a leaf switch in a spec.
 pub const LEAF_PORTS_MAX: u32 = 1024;
-/// The larger side of an oversubscription may not exceed this.
+/// The larger side of an oversubscription ratio.
 pub const OVERSUBSCRIPTION_MAX: u32 = 1000;
 
-/// A cluster in one line: how many of which system, and the network between them. Parsing one checks it, so whatever
-/// is in your hands is within the limits.
+/// A cluster in one line: the number of systems, and the network between them. Parsing checks all limits.
 #[derive(Debug, Clone)]
 pub struct ClusterSpec {
     count: u32,
@@ -67,7 +66,7 @@ pub struct ClusterSpec {
 /// The network adapters that a spec adds to each host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Nics {
-    /// How many, of one port each.
+    /// NICs per host, with one port each.
     pub per_host: u32,
     /// Their technology.
     pub network: Network,
@@ -76,23 +75,23 @@ pub struct Nics {
 }
 
 impl Nics {
-    /// The kind of cable that leaves them.
+    /// The kind of their cables.
     pub fn link_kind(self) -> LinkKind {
         LinkKind::Network { network: self.network, gbit: self.gbit }
     }
 }
 
-/// Which leaf switch a NIC plugs into.
+/// Which leaf switch a NIC connects to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Layout {
-    /// NIC `r` of every host of a scalable unit goes to leaf `r` of that unit.
+    /// NIC `r` of every host of a scalable unit connects to leaf `r` of that unit.
     #[default]
     RailOptimised,
-    /// All NICs of a host go to the same leaf.
+    /// All NICs of a host connect to the same leaf.
     LeafSpine,
 }
 
-/// How much more bandwidth a leaf has toward hosts than toward the spine: `down` to `up`, in lowest terms.
+/// The ratio of a leaf's bandwidth toward hosts to its bandwidth toward the spine, in lowest terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Oversubscription {
     down: u32,
@@ -100,42 +99,42 @@ pub struct Oversubscription {
 }
 
 impl Oversubscription {
-    /// As much up as down.
+    /// As much bandwidth up as down.
     pub const NONE: Self = Self { down: 1, up: 1 };
 
-    /// How many of a leaf's ports lead down: at least one, and at least one is left.
+    /// The number of a leaf's ports that lead down; at least one leads down and one up.
     pub fn downlinks(self, leaf_ports: u32) -> u32 {
         (leaf_ports * self.down / (self.down + self.up)).clamp(1, leaf_ports - 1)
     }
 
-    /// The uplinks of a leaf that has `used` cables down: rounded up, so that a leaf is never worse than promised.
+    /// The uplinks of a leaf with `used` cables down, rounded up so that the ratio is not exceeded.
     pub fn uplinks(self, used: u32) -> u32 {
         (used * self.up).div_ceil(self.down).max(1)
     }
 }
 
 impl ClusterSpec {
-    /// How many systems.
+    /// The number of systems.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Which system.
+    /// The system.
     pub fn system(&self) -> &'static System {
         self.system
     }
 
-    /// How many GPUs that makes.
+    /// The number of GPUs in all.
     pub fn gpus(&self) -> u64 {
         u64::from(self.count) * self.system.fabric().gpus().len() as u64
     }
 
-    /// The NICs that the spec adds to each host; none where the system brings its own, or there is no network.
+    /// The NICs that the spec adds to each host; none where the system has its own, or there is no network.
     pub fn nics(&self) -> Option<Nics> {
         self.nics
     }
 
-    /// Which leaf a NIC plugs into.
+    /// Which leaf a NIC connects to.
     pub fn layout(&self) -> Layout {
         self.layout
     }
@@ -145,13 +144,13 @@ impl ClusterSpec {
         self.oversubscription
     }
 
-    /// The ports of a leaf switch, where the spec says it.
+    /// The ports of a leaf switch, where the spec gives them.
     pub fn leaf_ports(&self) -> Option<u32> {
         self.leaf_ports
     }
 }
 
-// A system is a row of the catalog: its name says which.
+// The name identifies the system.
 impl PartialEq for ClusterSpec {
     fn eq(&self, other: &Self) -> bool {
         let parts = |spec: &Self| {
@@ -162,7 +161,7 @@ impl PartialEq for ClusterSpec {
 }
 impl Eq for ClusterSpec {}
 
-/// The one spelling: defaults are left out, options stand in the order of the grammar.
+/// The canonical form: without defaults, options in the order of the grammar.
 impl fmt::Display for ClusterSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}x {}", self.count, self.system.name)?;
@@ -183,23 +182,23 @@ impl fmt::Display for ClusterSpec {
     }
 }
 
-/// A text is not a cluster spec. Shows where, and what to write instead.
+/// A text is not a cluster spec. The message underlines the mistake and says what to write instead.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpecError {
     text: String,
-    /// Characters before the part that is wrong, and characters of it.
+    /// Characters before the wrong part, and its length.
     place: (usize, usize),
     reason: String,
 }
 
 impl SpecError {
-    /// What is wrong and what to write, without the picture.
+    /// The mistake and what to write instead, without the underlined text.
     pub fn reason(&self) -> &str {
         &self.reason
     }
 
-    /// The part of the text that is wrong.
-    pub fn culprit(&self) -> String {
+    /// The wrong part of the text.
+    pub fn wrong_part(&self) -> String {
         self.text.chars().skip(self.place.0).take(self.place.1).collect()
     }
 }
@@ -209,7 +208,7 @@ impl std::error::Error for SpecError {}
 /// The reason, then the text with the wrong part underlined.
 impl fmt::Display for SpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        /// Longer texts are shown around the mistake only.
+        /// Of longer texts only the part around the mistake is shown.
         const SHOWN_CHARS_MAX: usize = 100;
         let (before, wrong) = self.place;
         let skipped = if before + wrong > SHOWN_CHARS_MAX { before } else { 0 };
@@ -225,7 +224,7 @@ impl fmt::Display for SpecError {
     }
 }
 
-/// PCIe generation and width that feed a port of `gbit` Gb/s; none where no slot does.
+/// The PCIe generation and width of a slot that is fast enough for a port of `gbit` Gb/s, if there is one.
 pub(crate) fn slot_for(gbit: u32) -> Option<(u8, u8)> {
     match gbit {
         0..=50 => Some((3, 8)),

@@ -1,4 +1,4 @@
-//! Reads a cluster spec, and says what to write instead where it is not one.
+//! The parser of cluster specs. Its errors say what to write instead.
 
 use std::ops::Range;
 use std::str::FromStr;
@@ -38,7 +38,7 @@ impl FromStr for ClusterSpec {
     }
 }
 
-/// A place in the text.
+/// A position in the text.
 struct Reader<'a> {
     text: &'a str,
     at: usize,
@@ -57,7 +57,7 @@ impl<'a> Reader<'a> {
         &self.text[self.at..]
     }
 
-    /// Steps over what `wanted` accepts and says where it was.
+    /// Skips the characters that `wanted` accepts and returns their range.
     fn take(&mut self, wanted: impl Fn(char) -> bool) -> Range<usize> {
         let rest = self.rest();
         let length = rest.find(|c| !wanted(c)).unwrap_or(rest.len());
@@ -74,18 +74,18 @@ impl<'a> Reader<'a> {
         self.take(|c| !c.is_whitespace() && c != ',' && c != '+')
     }
 
-    /// A number and the `x` behind it.
+    /// A number and the `x` after it.
     fn multiplier(&mut self, what: &str, limit: u32, example: &str) -> Result<u32, SpecError> {
         self.skip_spaces();
         let digits = self.take(|c| c.is_ascii_digit());
         if digits.is_empty() {
             let place = self.word();
-            return self.error(place, format!("a number of {what} belongs here: `{example}`"));
+            return self.error(place, format!("expected the number of {what}, as in `{example}`"));
         }
-        let number = self.number(digits.clone(), 1, limit, what)?;
+        let number = self.number(digits.clone(), 1, limit, &format!("the number of {what}"))?;
         self.skip_spaces();
         if !self.rest().starts_with('x') {
-            return self.error(digits, format!("an `x` belongs behind the number: `{example}`"));
+            return self.error(digits, format!("expected an `x` after the number, as in `{example}`"));
         }
         self.at += 1;
         Ok(number)
@@ -94,7 +94,7 @@ impl<'a> Reader<'a> {
     fn number(&self, digits: Range<usize>, least: u32, most: u32, what: &str) -> Result<u32, SpecError> {
         match self.text[digits.clone()].parse() {
             Ok(number) if (least..=most).contains(&number) => Ok(number),
-            _ => self.error(digits, format!("{what} may be {least} to {most}")),
+            _ => self.error(digits, format!("{what} must be {least} to {most}")),
         }
     }
 
@@ -107,7 +107,8 @@ impl<'a> Reader<'a> {
                 "" => "hgx-h100",
                 name => name,
             };
-            return self.error(x..system.end, format!("a space belongs behind the `x`: `{count}x {name}`"));
+            return self
+                .error(x..system.end, format!("expected a space after the `x`, as in `{count}x {name}`"));
         }
         Ok(count)
     }
@@ -121,19 +122,19 @@ impl<'a> Reader<'a> {
         let all = || systems::all().map(|system| system.name);
         let hint = match systems::by_name(&format!("{count}x-{name}")) {
             Some(preset) => format!(
-                " `{}` is a preset of its own, with a hyphen; one of it is `1x {}`.",
+                " `{}` is a preset, spelled with a hyphen; for one of it, write `1x {}`.",
                 preset.name, preset.name
             ),
             None => did_you_mean(name, all()),
         };
         let reason = match name {
-            "" => "a system belongs here, such as `hgx-h100`".to_owned(),
+            "" => "expected a system, such as `hgx-h100`.".to_owned(),
             _ => format!("no system is called `{}`.{hint}", shorten(name)),
         };
-        self.error(place, format!("{reason} `weft topo --list` prints them"))
+        self.error(place, format!("{reason} `weft topo --list` prints all"))
     }
 
-    /// Refuses clusters past the limit on GPUs, and says whether the system has NICs of its own.
+    /// Checks the limit on GPUs, and returns whether the system has its own NICs.
     fn check_size(&self, count: u32, system: &'static System) -> Result<bool, SpecError> {
         let fabric = system.fabric();
         let gpus = u64::from(count) * fabric.gpus().len() as u64;
@@ -142,7 +143,7 @@ impl<'a> Reader<'a> {
             return self.error(
                 0..self.at,
                 format!(
-                    "this would be {gpus} GPUs, and {GPUS_MAX} is the limit: `{most}x {}` fits",
+                    "this cluster has {gpus} GPUs; the limit is {GPUS_MAX}, which is `{most}x {}`",
                     system.name
                 ),
             );
@@ -165,7 +166,7 @@ impl<'a> Reader<'a> {
             return self.error(
                 plus..place.end,
                 format!(
-                    "{} brings its own NICs: leave this out, or describe another machine in a file",
+                    "{} has its own NICs: remove this part, or describe a different machine in a file",
                     system.name
                 ),
             );
@@ -173,22 +174,23 @@ impl<'a> Reader<'a> {
         match id.to_ascii_lowercase().parse() {
             Ok(LinkKind::Network { network, gbit }) => {
                 if slot_for(gbit).is_none() {
-                    return self.error(place, format!("no PCIe slot feeds a port of {gbit} Gb/s"));
+                    return self
+                        .error(place, format!("no PCIe slot is fast enough for a port of {gbit} Gb/s"));
                 }
                 Ok(Some(Nics { per_host, network, gbit }))
             }
             Ok(kind) => self.error(
                 place,
-                format!("{kind} does not join hosts; a network does, such as `ndr` or `eth100`"),
+                format!("{kind} does not connect hosts; name a network, such as `ndr` or `eth100`"),
             ),
             Err(_) => {
                 let ids: Vec<String> = links::all().iter().filter_map(network_id).collect();
                 let hint = did_you_mean(id, ids.iter().map(String::as_str));
                 let reason = match id {
-                    "" => "a network belongs here, such as `ndr` or `eth100`.".to_owned(),
+                    "" => "expected a network, such as `ndr` or `eth100`.".to_owned(),
                     _ => format!("no network is called `{}`.{hint}", shorten(id)),
                 };
-                self.error(place, format!("{reason} `weft topo --list links` prints them"))
+                self.error(place, format!("{reason} `weft topo --list links` prints all"))
             }
         }
     }
@@ -203,13 +205,13 @@ impl<'a> Reader<'a> {
                 Some(',') => self.at += 1,
                 Some('+') if spec.nics.is_some() => {
                     return self
-                        .error(comma..self.text.len(), "a spec has one network; a file can have several");
+                        .error(comma..self.text.len(), "a spec has one network; describe several in a file");
                 }
                 Some(_) => {
                     let place = comma..self.text.len();
                     return self.error(
                         place,
-                        "only `+ NICSx NETWORK`, then options behind commas, may follow the system",
+                        "unexpected text: only `+ NICSx NETWORK` and options after commas may follow the system",
                     );
                 }
             }
@@ -223,26 +225,24 @@ impl<'a> Reader<'a> {
                 "leaf-ports" => {
                     let ports = self.word();
                     spec.leaf_ports =
-                        Some(self.number(ports, 2, LEAF_PORTS_MAX, "ports of a leaf switch")?);
+                        Some(self.number(ports, 2, LEAF_PORTS_MAX, "the number of leaf ports")?);
                 }
                 _ => {
                     let hint = did_you_mean(keyword, OPTIONS.into_iter());
                     let all = OPTIONS.map(|option| format!("`{option}`")).join(", ");
-                    return self.error(name, format!("not an option.{hint} The options are {all}"));
+                    return self.error(name, format!("unknown option.{hint} The options are {all}"));
                 }
             }
             let place = start..self.at;
-            // The two layouts exclude each other, so they count as one option given twice.
+            // The two layouts are one option.
             let group = if keyword.starts_with("rail") { "leaf-spine" } else { keyword };
             if seen.contains(&group) {
-                return self.error(place, "this was said before: say it once");
+                return self.error(place, "this option was given before: give it once");
             }
             seen.push(group);
             if !has_network {
-                return self.error(
-                    place,
-                    "this describes a network and there is none: add one in front, such as `+ 8x ndr`",
-                );
+                return self
+                    .error(place, "this option needs a network: add one before it, such as `+ 8x ndr`");
             }
         }
     }
@@ -250,7 +250,10 @@ impl<'a> Reader<'a> {
     fn oversubscription(&mut self) -> Result<Oversubscription, SpecError> {
         let place = self.word();
         let Some((down, up)) = self.text[place.clone()].split_once(':') else {
-            return self.error(place, "bandwidth down to bandwidth up belongs here: `oversubscribed 2:1`");
+            return self.error(
+                place,
+                "expected the ratio of bandwidth down to bandwidth up, as in `oversubscribed 2:1`",
+            );
         };
         let middle = place.start + down.len();
         let down = self.number(place.start..middle, 1, OVERSUBSCRIPTION_MAX, "bandwidth down")?;
@@ -259,7 +262,7 @@ impl<'a> Reader<'a> {
         if down < up {
             return self.error(
                 place,
-                format!("bandwidth down comes first and is the larger: `oversubscribed {up}:{down}`"),
+                format!("bandwidth down comes first and must be the larger: `oversubscribed {up}:{down}`"),
             );
         }
         let divisor = greatest_common_divisor(down, up);
@@ -275,7 +278,7 @@ fn network_id(spec: &LinkSpec) -> Option<String> {
     matches!(spec.kind, LinkKind::Network { .. }).then(|| spec.kind.id())
 }
 
-/// Enough of a name to recognise it by.
+/// At most 40 characters of a name.
 fn shorten(name: &str) -> String {
     name.chars().take(40).collect()
 }
@@ -289,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn specs_read_back_as_they_print() {
+    fn canonical_specs_round_trip() {
         for canonical in [
             "1x hgx-h100",
             "2x hgx-h100 + 8x ndr",
@@ -305,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn many_spellings_print_as_one() {
+    fn printing_normalizes() {
         for (typed, canonical) in [
             ("  2x   hgx-h100+8xndr ", "2x hgx-h100 + 8x ndr"),
             ("002x hgx-h100 + 8x ndr , rail-optimised", "2x hgx-h100 + 8x ndr"),
@@ -323,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn no_preset_reads_as_a_spec_and_no_spec_as_a_preset() {
+    fn presets_and_specs_are_distinct() {
         for system in systems::all() {
             assert!(!system.name.contains(char::is_whitespace), "{}", system.name);
             assert!(system.name.parse::<ClusterSpec>().is_err(), "{}", system.name);
@@ -334,32 +337,32 @@ mod tests {
     }
 
     #[test]
-    fn errors_show_where_and_what_to_write() {
-        for (text, culprit, said) in [
+    fn errors_name_the_wrong_part_and_a_fix() {
+        for (text, wrong, reason) in [
             ("", "", "`2x hgx-h100 + 8x ndr`"),
-            ("hgx-h100", "hgx-h100", "a number of systems"),
-            ("2 hgx-h100", "2", "an `x` belongs"),
+            ("hgx-h100", "hgx-h100", "the number of systems"),
+            ("2 hgx-h100", "2", "an `x` after the number"),
             ("2xhgx-h100", "hgx-h100", "`2x hgx-h100`"),
-            ("2x", "", "a space belongs"),
-            ("2x ", "", "a system belongs here"),
+            ("2x", "", "a space after the `x`"),
+            ("2x ", "", "expected a system"),
             ("0x hgx-h100", "0", "1 to 100000"),
             ("100001x hgx-h100", "100001", "1 to 100000"),
             ("99999999999999999999x hgx-h100", "99999999999999999999", "1 to 100000"),
-            ("100000x hgx-h100", "100000x hgx-h100", "`25000x hgx-h100` fits"),
+            ("100000x hgx-h100", "100000x hgx-h100", "which is `25000x hgx-h100`"),
             ("2x hgx-h10", "hgx-h10", "Did you mean `hgx-h100`"),
             ("2x rtx4090", "rtx4090", "`2x-rtx4090` is a preset"),
             ("2x toaster", "toaster", "weft topo --list"),
-            ("2x hgx-h100 +", "", "a number of NICs per host"),
+            ("2x hgx-h100 +", "", "the number of NICs per host"),
             ("2x hgx-h100 + ndr", "ndr", "`+ 8x ndr`"),
             ("2x hgx-h100 + 0x ndr", "0", "1 to 64"),
-            ("2x hgx-h100 + 8x", "", "a network belongs here"),
+            ("2x hgx-h100 + 8x", "", "expected a network"),
             ("2x hgx-h100 + 8x ndrr", "ndrr", "Did you mean `ndr`"),
-            ("2x hgx-h100 + 8x nvlink4", "nvlink4", "does not join hosts"),
+            ("2x hgx-h100 + 8x nvlink4", "nvlink4", "does not connect hosts"),
             ("2x hgx-h100 + 8x eth3200", "eth3200", "no PCIe slot"),
-            ("2x hgx-h100 + 8x ndr + 1x eth25", "+ 1x eth25", "a file can have several"),
+            ("2x hgx-h100 + 8x ndr + 1x eth25", "+ 1x eth25", "describe several in a file"),
             ("2x hgx-h100 8x ndr", "8x ndr", "may follow the system"),
-            ("2x hgx-h100, leaf-spine", "leaf-spine", "add one in front"),
-            ("2x hgx-h100 + 8x ndr,", "", "not an option"),
+            ("2x hgx-h100, leaf-spine", "leaf-spine", "add one before it"),
+            ("2x hgx-h100 + 8x ndr,", "", "unknown option"),
             ("2x hgx-h100 + 8x ndr, leaf-spin", "leaf-spin", "Did you mean `leaf-spine`"),
             ("2x hgx-h100 + 8x ndr, leaf-spine, rail-optimised", "rail-optimised", "before"),
             ("2x hgx-h100 + 8x ndr, oversubscribed", "", "`oversubscribed 2:1`"),
@@ -367,11 +370,11 @@ mod tests {
             ("2x hgx-h100 + 8x ndr, oversubscribed 2:0", "0", "1 to 1000"),
             ("2x hgx-h100 + 8x ndr, leaf-ports 1", "1", "2 to 1024"),
             ("2x hgx-h100 + 8x ndr, leaf-ports many", "many", "2 to 1024"),
-            ("2x hgx-h100 + 8x ndr, leaf-ports 64 96", "96", "behind commas"),
+            ("2x hgx-h100 + 8x ndr, leaf-ports 64 96", "96", "options after commas"),
         ] {
             let error = text.parse::<ClusterSpec>().expect_err(text);
-            assert_eq!(error.culprit(), culprit, "{text}: {error}");
-            assert!(error.reason().contains(said), "{text}: {error}");
+            assert_eq!(error.wrong_part(), wrong, "{text}: {error}");
+            assert!(error.reason().contains(reason), "{text}: {error}");
         }
     }
 

@@ -4,39 +4,19 @@
 //! and killed; hosts are cut off from each other and connected again, and what was in flight between them is lost with its
 //! connection. Each rank drives the machines as the real driver does, with a backlog while it is stopped.
 
+mod checks;
+mod faults;
+mod groups;
+mod random;
+mod survivors;
+
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::time::{Duration, Instant};
 
-use weftlink_membership::durations::{HELLO, PROBE, REPARENT};
-use weftlink_membership::regroup::{self, Regroup, Unreached, View};
-use weftlink_membership::{Action, Event, Group, Input, Probe, tree};
-
-/// A random number generator (splitmix64).
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let number = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        number ^ number >> 31
-    }
-
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit.max(1)
-    }
-
-    pub(crate) fn one_in(&mut self, times: u64) -> bool {
-        self.below(times) == 0
-    }
-
-    /// Mostly short, sometimes long.
-    fn delay(&mut self) -> Duration {
-        let longest = [50, 500, 500, 5_000, 50_000, 300_000][self.below(6) as usize];
-        Duration::from_micros(1 + self.below(longest))
-    }
-}
+pub(crate) use random::Random;
+use weftlink_membership::regroup::{self, Regroup, View};
+use weftlink_membership::{Event, Group, Input, tree};
 
 /// The error of a rank that gave its group up: who, and in which group.
 type Failure = u32;
@@ -70,6 +50,8 @@ enum Happens {
     Arrives(u32, u64, regroup::Hello),
     /// A child's connection reached its parent's endpoint.
     Child(u32, GroupId, u32),
+    /// A rank whose parent left reaches another, to be its child: its rank, and its place in the group.
+    Orphan(u32, GroupId, u32, u32),
     Shrink(u32, GroupId),
     Wake(u32),
 }
@@ -90,17 +72,31 @@ struct Node {
     group: Group<Failure>,
     /// The group's cause has been acted on.
     has_failed: bool,
+    is_leaving: bool,
     regroup: Option<Regroup>,
     /// Counts attempts to regroup, so that results of an old one are not taken for those of a new one.
     attempt: u32,
     regroup_deadline: Instant,
     /// Followers that came while this rank was not regrouping.
     arrivals: Vec<(u64, regroup::Hello)>,
-    /// Children that connected, by group.
+    /// Children that connected and were not given to the regrouping machine yet, by group.
     children: BTreeMap<GroupId, BTreeSet<u32>>,
+    /// Regrouping waits for an action that blocks: actions that follow it, the result of an earlier one, and inputs that wait.
+    blocked: Option<Blocked>,
+    /// What the regrouping machine knows of the group: dead ranks, and ranks whose connections failed.
+    known: Option<(BTreeSet<u32>, BTreeSet<u32>)>,
     /// Events that came before this rank heard that the group stands.
     early: BTreeMap<GroupId, Vec<Input<Failure>>>,
     wakes_at: Option<Instant>,
+}
+
+/// What waits while a rank carries out an action that blocks.
+#[derive(Default)]
+struct Blocked {
+    actions: VecDeque<regroup::Action>,
+    /// Results of actions that blocked before, in the same batch.
+    results: VecDeque<regroup::Input>,
+    inputs: VecDeque<regroup::Input>,
 }
 
 /// A connection between a follower and its leader.
@@ -116,6 +112,7 @@ struct Star {
 pub(crate) struct Outcome {
     pub(crate) groups: usize,
     pub(crate) deaths_heard: usize,
+    pub(crate) confirmed: usize,
     pub(crate) steps: usize,
     pub(crate) slowest_regroup: Duration,
 }
@@ -143,6 +140,8 @@ pub(crate) struct World {
     /// Every group that a rank was in.
     epochs: Vec<View>,
     patience: Duration,
+    /// Whether ranks that regroup carry out actions one by one, as the driver of processes does, or all at once.
+    pub(crate) blocks: bool,
     at_commit: Vec<Fault>,
     faults: usize,
     had_cut: bool,
@@ -176,6 +175,7 @@ impl World {
             roots: BTreeMap::new(),
             epochs: vec![view.clone()],
             patience,
+            blocks: false,
             at_commit: Vec::new(),
             faults: 0,
             had_cut: false,
@@ -196,11 +196,14 @@ impl World {
                 group: world.machine(&view, rank),
                 view: view.clone(),
                 has_failed: false,
+                is_leaving: false,
                 regroup: None,
                 attempt: 0,
                 regroup_deadline: start,
                 arrivals: Vec::new(),
                 children: BTreeMap::new(),
+                blocked: None,
+                known: None,
                 early: BTreeMap::new(),
                 wakes_at: None,
             })
@@ -272,7 +275,10 @@ impl World {
     fn rank_of(happens: &Happens) -> Option<u32> {
         match happens {
             Happens::Group(rank, ..) | Happens::Regroup(rank, ..) | Happens::Arrives(rank, ..) => Some(*rank),
-            Happens::Child(rank, ..) | Happens::Shrink(rank, _) | Happens::Wake(rank) => Some(*rank),
+            Happens::Child(rank, ..)
+            | Happens::Orphan(rank, ..)
+            | Happens::Shrink(rank, _)
+            | Happens::Wake(rank) => Some(*rank),
             Happens::Fault(Fault::Leave(rank) | Fault::Abort(rank)) => Some(*rank),
             Happens::Fault(_) | Happens::Resume(_) | Happens::Heal(_) => None,
         }
@@ -283,10 +289,20 @@ impl World {
             match self.nodes[rank as usize].life {
                 Life::Runs => {}
                 Life::Stopped => {
-                    self.nodes[rank as usize].backlog.push(happens);
+                    match happens {
+                        Happens::Orphan(_, group, orphan, _) => {
+                            self.not_reparented(group, orphan, rank, None)
+                        }
+                        happens => self.nodes[rank as usize].backlog.push(happens),
+                    }
                     return Ok(());
                 }
-                Life::Dead | Life::Gone => return Ok(()),
+                Life::Dead | Life::Gone => {
+                    if let Happens::Orphan(_, group, orphan, _) = happens {
+                        self.not_reparented(group, orphan, rank, None);
+                    }
+                    return Ok(());
+                }
             }
         }
         match happens {
@@ -312,6 +328,10 @@ impl World {
             },
             Happens::Arrives(rank, connection, hello) => match self.nodes[rank as usize].regroup {
                 Some(_) => self.regroup_input(rank, regroup::Input::Arrived(connection, hello)),
+                None if !self.nodes[rank as usize].view.ranks.contains(&hello.from) => {
+                    self.exclude(rank, connection);
+                    Ok(())
+                }
                 None => {
                     self.nodes[rank as usize].arrivals.push((connection, hello));
                     Ok(())
@@ -319,11 +339,9 @@ impl World {
             },
             Happens::Child(rank, group, child) => {
                 self.nodes[rank as usize].children.entry(group).or_default().insert(child);
-                match self.nodes[rank as usize].regroup {
-                    Some(_) => self.regroup_input(rank, regroup::Input::Child(group, child)),
-                    None => Ok(()),
-                }
+                self.accept_children(rank)
             }
+            Happens::Orphan(rank, group, orphan, place) => self.take_in(rank, group, orphan, place),
             Happens::Shrink(rank, group) => self.shrink(rank, group),
             Happens::Wake(rank) => self.wake(rank),
         }
@@ -341,7 +359,9 @@ impl World {
         if node.life != Life::Runs {
             return Ok(());
         }
-        if node.regroup.as_ref().and_then(Regroup::next_timeout).is_some_and(|when| when <= self.now) {
+        let is_due =
+            node.regroup.as_ref().and_then(Regroup::next_timeout).is_some_and(|when| when <= self.now);
+        if is_due && node.blocked.is_none() {
             self.regroup_input(rank, regroup::Input::Timeout)?;
         }
         self.schedule_wake(rank);
@@ -351,576 +371,13 @@ impl World {
     fn schedule_wake(&mut self, rank: u32) {
         let node = &self.nodes[rank as usize];
         let next = node.group.next_timeout().into_iter();
-        let next = next.chain(node.regroup.as_ref().and_then(Regroup::next_timeout)).min();
+        let regroup = node.regroup.as_ref().filter(|_| node.blocked.is_none());
+        let next = next.chain(regroup.and_then(Regroup::next_timeout)).min();
         if let Some(next) = next
             && node.wakes_at.is_none_or(|at| next < at)
         {
             self.nodes[rank as usize].wakes_at = Some(next);
             self.at(next, Happens::Wake(rank));
-        }
-    }
-
-    fn begin(&mut self, fault: Fault) -> Result<(), String> {
-        match fault {
-            Fault::Kill(rank) => {
-                let node = &mut self.nodes[rank as usize];
-                if matches!(node.life, Life::Dead | Life::Gone) {
-                    return Ok(());
-                }
-                node.life = Life::Dead;
-                self.end(rank);
-                Ok(())
-            }
-            Fault::Leave(rank) => {
-                // A rank that has failed, or regroups, does not leave in good order.
-                let node = &self.nodes[rank as usize];
-                match node.has_failed || node.group.cause().is_some() {
-                    true => Ok(()),
-                    false => self.leave(rank),
-                }
-            }
-            Fault::Abort(rank) => {
-                let (view, place) = (self.nodes[rank as usize].view.clone(), self.place(rank));
-                if self.nodes[rank as usize].group.cause().is_some() {
-                    return Ok(());
-                }
-                let event = Event::Failed { rank: place, reason: 1, culprit: place, error: rank };
-                self.root(view.group, event.clone());
-                self.group_input(rank, view.group, Input::Raise(event))
-            }
-            Fault::Stop(rank, time) => {
-                if self.nodes[rank as usize].life == Life::Runs {
-                    self.nodes[rank as usize].life = Life::Stopped;
-                    self.at(self.now + time, Happens::Resume(rank));
-                }
-                Ok(())
-            }
-            Fault::CutAtCommit(..) | Fault::KillAtCommit => {
-                self.at_commit.push(fault);
-                Ok(())
-            }
-            Fault::Cut(host, time) => {
-                self.had_cut = true;
-                self.cuts.insert(host);
-                self.at(self.now + time, Happens::Heal(host));
-                let cut: Vec<(GroupId, u32, u32)> =
-                    self.links.keys().copied().filter(|(_, from, to)| self.is_cut(*from, *to)).collect();
-                for (group, from, to) in cut {
-                    self.links.remove(&(group, from, to));
-                    self.notice_end(group, from, to);
-                }
-                let cut: Vec<u64> = self
-                    .stars
-                    .iter()
-                    .filter(|(_, star)| star.is_open && self.is_cut(star.ends[0], star.ends[1]))
-                    .map(|(id, _)| *id)
-                    .collect();
-                for connection in cut {
-                    self.close_star(connection, None);
-                }
-                Ok(())
-            }
-        }
-    }
-
-    fn root(&mut self, group: GroupId, event: Event<Failure>) {
-        self.roots.entry(group).or_default().push(event);
-    }
-
-    fn place(&self, rank: u32) -> u32 {
-        place_of(&self.nodes[rank as usize].view, rank)
-    }
-
-    /// One end of a tree connection notices that it failed, some time later.
-    fn notice_end(&mut self, group: GroupId, from: u32, to: u32) {
-        let Some(view) = self.view_of(group) else { return };
-        let (other, is_watched) =
-            (place_of(&view, from), self.hosts[from as usize] == self.hosts[to as usize]);
-        if !self.killed.contains(&from) {
-            let event = Event::Lost { rank: other, by: place_of(&view, to), what: String::new() };
-            self.root(group, event);
-        }
-        self.after_delay(Happens::Group(to, group, Input::Disconnected { rank: other, is_watched }));
-    }
-
-    fn view_of(&self, group: GroupId) -> Option<View> {
-        self.epochs.iter().find(|view| view.group == group).cloned()
-    }
-
-    /// A process ends that others count on.
-    fn end(&mut self, rank: u32) {
-        self.killed.insert(rank);
-        self.end_everywhere(rank);
-        self.close_all(rank, true);
-    }
-
-    /// From now on a rank that reports this one as dead is right.
-    fn end_everywhere(&mut self, rank: u32) {
-        for view in self.epochs.clone().iter().filter(|view| view.ranks.contains(&rank)) {
-            self.root(view.group, Event::Died { rank: place_of(view, rank) });
-        }
-    }
-
-    /// A process ends: its connections do, and neighbours on its host see the process end.
-    fn close_all(&mut self, rank: u32, is_death: bool) {
-        self.ended.insert(rank, self.now);
-        let ended: Vec<(GroupId, u32, u32)> =
-            self.links.keys().copied().filter(|(_, from, to)| *from == rank || *to == rank).collect();
-        for (group, from, to) in ended {
-            // What was sent before arrives first.
-            let last = self.links.remove(&(group, from, to));
-            if from != rank {
-                continue;
-            }
-            let Some(view) = self.view_of(group) else { continue };
-            let place = place_of(&view, rank);
-            let is_watched = self.hosts[from as usize] == self.hosts[to as usize];
-            let delay = self.random.delay();
-            let when = (self.now + delay).max(last.unwrap_or(self.now));
-            self.at(when, Happens::Group(to, group, Input::Disconnected { rank: place, is_watched }));
-            if is_watched && is_death {
-                let delay = self.random.delay();
-                // The kernel reports it within the time that an inquiry takes, unless nobody runs there.
-                self.at(self.now + delay, Happens::Group(to, group, Input::Exited(place)));
-            }
-        }
-        let stars: Vec<u64> =
-            self.stars.iter().filter(|(_, star)| star.ends.contains(&rank)).map(|(id, _)| *id).collect();
-        for connection in stars {
-            self.close_star(connection, Some(rank));
-        }
-    }
-
-    /// Ends a connection to a leader; the end that closed it does not hear of that.
-    fn close_star(&mut self, connection: u64, by: Option<u32>) {
-        let Some(star) = self.stars.get_mut(&connection) else { return };
-        if !std::mem::replace(&mut star.is_open, false) {
-            return;
-        }
-        let (ends, attempts, last) = (star.ends, star.attempts, star.last);
-        for end in [0, 1] {
-            if Some(ends[end]) != by {
-                let delay = self.random.delay();
-                let when = (self.now + delay).max(last[end]);
-                let input = regroup::Input::Closed(connection);
-                self.at(when, Happens::Regroup(ends[end], attempts[end], input));
-                self.nodes[ends[end] as usize].arrivals.retain(|(other, _)| *other != connection);
-            }
-        }
-    }
-
-    fn leave(&mut self, rank: u32) -> Result<(), String> {
-        let (group, place) = (self.nodes[rank as usize].view.group, self.place(rank));
-        self.group_input(rank, group, Input::Raise(Event::Left { rank: place, calls: 0 }))?;
-        // A rank that stays hears nothing of it if what stood between them has failed or left too, and may take it for dead.
-        if self.faults > 1 {
-            self.end_everywhere(rank);
-        }
-        self.nodes[rank as usize].life = Life::Gone;
-        self.close_all(rank, false);
-        Ok(())
-    }
-
-    fn group_input(&mut self, rank: u32, group: GroupId, input: Input<Failure>) -> Result<(), String> {
-        let node = &mut self.nodes[rank as usize];
-        if node.view.group != group {
-            // It may not have heard yet that the group stands.
-            if node.regroup.is_some() {
-                node.early.entry(group).or_default().push(input);
-            }
-            return Ok(());
-        }
-        let actions = node.group.handle(input, self.now);
-        for action in actions {
-            self.act(rank, group, action)?;
-        }
-        self.schedule_wake(rank);
-        let node = &mut self.nodes[rank as usize];
-        if node.group.cause().is_some() && !node.has_failed && node.life == Life::Runs {
-            node.has_failed = true;
-            let cause = node.group.cause().cloned();
-            let roots = self.roots.get(&group).map_or(&[][..], Vec::as_slice);
-            cause.map_or(Ok(()), |cause| self.check_cause(rank, &cause, roots))?;
-            let delay = self.random.delay();
-            self.at(self.now + delay, Happens::Shrink(rank, group));
-        }
-        Ok(())
-    }
-
-    fn act(&mut self, rank: u32, group: GroupId, action: Action<Failure>) -> Result<(), String> {
-        let view = self.nodes[rank as usize].view.clone();
-        let of = |place: u32| view.ranks[place as usize];
-        match action {
-            Action::Send { to, event } => {
-                let (to, from) = (of(to), place_of(&view, rank));
-                let delay = self.random.delay();
-                if let Some(last) = self.links.get_mut(&(group, rank, to)) {
-                    *last = (self.now + delay).max(*last);
-                    let when = *last;
-                    self.at(when, Happens::Group(to, group, Input::Heard { from, event }));
-                }
-            }
-            Action::Deliver(Event::Died { rank: place }) => {
-                self.outcome.deaths_heard += 1;
-                if matches!(self.nodes[of(place) as usize].life, Life::Runs | Life::Stopped) {
-                    return Err(format!("rank {rank} takes rank {} for dead, which lives", of(place)));
-                }
-            }
-            Action::Deliver(_) => {}
-            Action::Probe(place) => {
-                let (outcome, time) = self.probe(rank, of(place));
-                self.at(self.now + time, Happens::Group(rank, group, Input::Probed(place, outcome)));
-            }
-            Action::Reparent(place) => {
-                let to = of(place);
-                let answers = self.nodes[to as usize].life == Life::Runs
-                    && self.nodes[to as usize].view.group == group
-                    && !self.is_cut(rank, to);
-                let input = match answers {
-                    true => {
-                        for pair in [(group, rank, to), (group, to, rank)] {
-                            self.links.insert(pair, self.now);
-                        }
-                        let own = place_of(&view, rank);
-                        self.after_delay(Happens::Group(to, group, Input::Connected(own)));
-                        Input::Connected(place)
-                    }
-                    false => {
-                        let why = match self.nodes[to as usize].life {
-                            _ if self.is_cut(rank, to) => Probe::Silent,
-                            Life::Runs => Probe::Answered,
-                            Life::Stopped => Probe::Silent,
-                            Life::Dead | Life::Gone => Probe::Refused,
-                        };
-                        let left_after = (why == Probe::Answered).then_some(0);
-                        Input::NotReparented { rank: place, why, left_after }
-                    }
-                };
-                let limit =
-                    if self.nodes[to as usize].life == Life::Stopped { REPARENT } else { Duration::ZERO };
-                let delay = self.random.delay() + limit;
-                self.at(self.now + delay, Happens::Group(rank, group, input));
-            }
-            Action::Close(place) => {
-                let to = of(place);
-                self.links.remove(&(group, rank, to));
-                self.links.remove(&(group, to, rank));
-            }
-        }
-        Ok(())
-    }
-
-    /// What a probe finds, and after which time.
-    fn probe(&mut self, from: u32, to: u32) -> (Probe, Duration) {
-        let delay = self.random.delay();
-        if self.is_cut(from, to) {
-            return (Probe::Silent, PROBE);
-        }
-        match self.nodes[to as usize].life {
-            Life::Runs if delay < PROBE => (Probe::Answered, delay),
-            Life::Runs | Life::Stopped => (Probe::Silent, PROBE),
-            // A process that has just ended may still have a socket.
-            Life::Dead | Life::Gone if self.has_just_ended(to) => (Probe::Unclear, delay.min(PROBE / 8)),
-            Life::Dead | Life::Gone => (Probe::Refused, delay),
-        }
-    }
-
-    fn has_just_ended(&self, rank: u32) -> bool {
-        self.ended.get(&rank).is_some_and(|when| self.now < *when + Duration::from_millis(20))
-    }
-
-    fn dial(&mut self, from: u32, to: u32) -> (Result<(), Unreached>, Duration) {
-        let delay = self.random.delay();
-        if self.is_cut(from, to) {
-            let limit = if self.random.one_in(2) { HELLO } else { delay };
-            return (Err(Unreached::NoRoute), limit);
-        }
-        match self.nodes[to as usize].life {
-            Life::Runs => (Ok(()), delay),
-            Life::Stopped => (Err(Unreached::Silent), HELLO),
-            Life::Dead | Life::Gone if self.has_just_ended(to) => (Err(Unreached::Unclear), delay),
-            Life::Dead | Life::Gone => (Err(Unreached::Refused), delay),
-        }
-    }
-
-    fn shrink(&mut self, rank: u32, group: GroupId) -> Result<(), String> {
-        let random = self.random.next();
-        let node = &mut self.nodes[rank as usize];
-        if node.view.group != group || node.regroup.is_some() {
-            return Ok(());
-        }
-        let deadline = self.now + self.patience;
-        node.attempt += 1;
-        node.regroup_deadline = deadline;
-        node.regroup =
-            Some(Regroup::new(rank, vec![node.view.clone()], self.hosts.clone(), deadline, random));
-        self.tell_known(rank)?;
-        for (connection, hello) in std::mem::take(&mut self.nodes[rank as usize].arrivals) {
-            self.regroup_input(rank, regroup::Input::Arrived(connection, hello))?;
-        }
-        Ok(())
-    }
-
-    /// Tells the regrouping machine what the group knows.
-    fn tell_known(&mut self, rank: u32) -> Result<(), String> {
-        let node = &self.nodes[rank as usize];
-        let of = |place: &u32| node.view.ranks[*place as usize];
-        let dead = node.group.dead().iter().map(of).collect();
-        let own = place_of(&node.view, rank);
-        let cut_off =
-            node.group.lost().iter().filter(|(_, by)| *by == own).map(|(place, _)| of(place)).collect();
-        self.regroup_input(rank, regroup::Input::Known { dead, cut_off })
-    }
-
-    fn regroup_input(&mut self, rank: u32, input: regroup::Input) -> Result<(), String> {
-        let node = &mut self.nodes[rank as usize];
-        if node.life != Life::Runs {
-            return Ok(());
-        }
-        if let regroup::Input::Arrived(connection, _) = &input
-            && let Some(star) = self.stars.get_mut(connection)
-        {
-            star.attempts[1] = node.attempt;
-            if !star.is_open {
-                return Ok(());
-            }
-        }
-        let Some(regroup) = &mut node.regroup else { return Ok(()) };
-        let actions = regroup.handle(input, self.now);
-        for action in actions {
-            let is_commit = matches!(&action, regroup::Action::Send(_, regroup::Message::Commit { .. }));
-            self.regroup_act(rank, action)?;
-            if is_commit && let Some(fault) = self.at_commit.pop() {
-                match fault {
-                    Fault::CutAtCommit(host, time) => self.begin(Fault::Cut(host, time))?,
-                    _ => return self.begin(Fault::Kill(rank)),
-                }
-            }
-        }
-        self.schedule_wake(rank);
-        Ok(())
-    }
-
-    fn regroup_act(&mut self, rank: u32, action: regroup::Action) -> Result<(), String> {
-        use regroup::Action as Act;
-        let attempt = self.nodes[rank as usize].attempt;
-        match action {
-            Act::Dial(to, hello) => {
-                let (dialed, time) = self.dial(rank, to);
-                let when = self.now + time;
-                let input = match dialed {
-                    Ok(()) => {
-                        self.sequence += 1;
-                        let id = self.sequence;
-                        let last = [when; 2];
-                        let star = Star { ends: [rank, to], attempts: [attempt, 0], is_open: true, last };
-                        self.stars.insert(id, star);
-                        self.at(when, Happens::Arrives(to, id, hello));
-                        Ok(id)
-                    }
-                    Err(unreached) => Err(unreached),
-                };
-                self.at(when, Happens::Regroup(rank, attempt, regroup::Input::Dialed(input)));
-            }
-            Act::Send(connection, message) => {
-                let delay = self.random.delay();
-                let now = self.now;
-                if let Some(star) = self.stars.get_mut(&connection).filter(|star| star.is_open) {
-                    let end = usize::from(star.ends[0] == rank);
-                    star.last[end] = (now + delay).max(star.last[end]);
-                    let (to, attempt, when) = (star.ends[end], star.attempts[end], star.last[end]);
-                    let input = regroup::Input::Message(connection, message);
-                    self.at(when, Happens::Regroup(to, attempt, input));
-                }
-            }
-            Act::Close(connection) => self.close_star(connection, Some(rank)),
-            Act::Link { view, parent } => {
-                let (linked, time) = self.dial(rank, parent);
-                let (group, when) = (view.group, self.now + time);
-                if linked.is_ok() {
-                    self.links.insert((group, rank, parent), when);
-                    self.links.insert((group, parent, rank), when);
-                    self.at(when, Happens::Child(parent, group, rank));
-                }
-                self.at(when, Happens::Regroup(rank, attempt, regroup::Input::Linked(group, linked)));
-            }
-            Act::Abandon(group) => self.abandon(rank, group),
-            Act::Probe(to) => {
-                let (outcome, time) = self.probe(rank, to);
-                let input = regroup::Input::Probed(to, outcome);
-                self.at(self.now + time, Happens::Regroup(rank, attempt, input));
-            }
-            Act::Done(result) => self.regrouped(rank, result)?,
-        }
-        Ok(())
-    }
-
-    /// A rank closes its connections in the tree of a group that it gives up.
-    fn abandon(&mut self, rank: u32, group: GroupId) {
-        let ended: Vec<(GroupId, u32, u32)> = self
-            .links
-            .keys()
-            .copied()
-            .filter(|(other, from, to)| *other == group && (*from == rank || *to == rank))
-            .collect();
-        for (group, from, to) in ended {
-            self.links.remove(&(group, from, to));
-            if from == rank
-                && let Some(view) = self.view_of(group)
-            {
-                let place = place_of(&view, rank);
-                let event = Event::Failed { rank: place, reason: 2, culprit: place, error: rank };
-                self.root(group, event.clone());
-                self.after_delay(Happens::Group(to, group, Input::Heard { from: place, event }));
-            }
-        }
-    }
-
-    fn regrouped(&mut self, rank: u32, result: Result<View, regroup::Error>) -> Result<(), String> {
-        let deadline = self.nodes[rank as usize].regroup_deadline;
-        let late = self.now.saturating_duration_since(deadline);
-        self.outcome.slowest_regroup = self.outcome.slowest_regroup.max(late);
-        let view = match result {
-            Ok(view) => view,
-            Err(_) => {
-                // The program ends with an error.
-                self.nodes[rank as usize].life = Life::Gone;
-                self.end(rank);
-                return Ok(());
-            }
-        };
-        if !view.ranks.contains(&rank) {
-            return Err(format!("rank {rank} is not in its own group {view:?}"));
-        }
-        let shares = |other: &&View| other.epoch == view.epoch && **other != view && self.has_living(other);
-        if let Some(other) = self.epochs.iter().find(shares) {
-            return Err(format!("two groups of epoch {}: {other:?} and {view:?}", view.epoch));
-        }
-        if !self.epochs.contains(&view) {
-            self.outcome.groups += 1;
-            // Ranks that died while it formed are causes that it begins with.
-            for &other in &view.ranks {
-                if matches!(self.nodes[other as usize].life, Life::Dead | Life::Gone) {
-                    self.root(view.group, Event::Died { rank: place_of(&view, other) });
-                }
-            }
-            self.epochs.push(view.clone());
-        }
-        let group = self.machine(&view, rank);
-        let neighbours: Vec<u32> = group.neighbours().iter().copied().collect();
-        let old = self.nodes[rank as usize].view.clone();
-        let node = &mut self.nodes[rank as usize];
-        (node.group, node.view, node.has_failed, node.regroup) = (group, view.clone(), false, None);
-        node.attempt += 1;
-        let early = node.early.remove(&view.group).unwrap_or_default();
-        node.early.clear();
-        // Nothing of the old group is used any more.
-        self.abandon_old(rank, old.group);
-        for place in neighbours {
-            let other = view.ranks[place as usize];
-            if !self.links.contains_key(&(view.group, other, rank)) {
-                let is_watched = self.hosts[other as usize] == self.hosts[rank as usize];
-                let place = place_of(&view, other);
-                let event = Event::Lost { rank: place, by: place_of(&view, rank), what: String::new() };
-                self.root(view.group, event);
-                self.after_delay(Happens::Group(
-                    rank,
-                    view.group,
-                    Input::Disconnected { rank: place, is_watched },
-                ));
-                if is_watched && self.killed.contains(&other) {
-                    self.after_delay(Happens::Group(rank, view.group, Input::Exited(place)));
-                }
-            }
-        }
-        for input in early {
-            self.group_input(rank, view.group, input)?;
-        }
-        self.check_split()
-    }
-
-    /// Whether a rank that lives is in this group now.
-    fn has_living(&self, view: &View) -> bool {
-        let is_in = |node: &Node| matches!(node.life, Life::Runs | Life::Stopped) && node.view == *view;
-        self.nodes.iter().any(is_in)
-    }
-
-    fn abandon_old(&mut self, rank: u32, group: GroupId) {
-        self.links.retain(|(other, from, to), _| *other != group || (*from != rank && *to != rank));
-    }
-
-    /// No two groups of which all living ranks are in.
-    fn check_split(&self) -> Result<(), String> {
-        let lives = |rank: &&u32| matches!(self.nodes[**rank as usize].life, Life::Runs | Life::Stopped);
-        let operates = |view: &View| {
-            let mut living = view.ranks.iter().filter(lives).peekable();
-            living.peek().is_some() && living.all(|rank| self.nodes[*rank as usize].view.group == view.group)
-        };
-        let operating: Vec<&View> = self.epochs.iter().filter(|view| operates(view)).collect();
-        match operating.len() {
-            0 | 1 => Ok(()),
-            _ => Err(format!("more than one group continues: {operating:?}")),
-        }
-    }
-
-    /// What must hold when nothing happens any more.
-    fn check_end(&self) -> Result<(), String> {
-        let runs: Vec<u32> = (0..self.nodes.len() as u32)
-            .filter(|rank| self.nodes[*rank as usize].life == Life::Runs)
-            .collect();
-        if let Some(rank) = runs.iter().find(|rank| self.nodes[**rank as usize].regroup.is_some()) {
-            let regroup = &self.nodes[*rank as usize].regroup;
-            return Err(format!("rank {rank} regroups for ever: {regroup:?}"));
-        }
-        if self.outcome.slowest_regroup > 8 * HELLO {
-            let late = self.outcome.slowest_regroup;
-            return Err(format!("a rank regrouped until {late:?} after its deadline"));
-        }
-        if !self.had_cut {
-            self.check_together(&runs)?;
-        }
-        Ok(())
-    }
-
-    /// The cause that a rank reports is something that went wrong, not what came of it.
-    fn check_cause(&self, rank: u32, cause: &Event<Failure>, roots: &[Event<Failure>]) -> Result<(), String> {
-        let is_same = |root: &Event<Failure>| match (root, cause) {
-            (Event::Lost { rank: one, by, .. }, Event::Lost { rank: other, by: noticed, .. }) => {
-                one == other && by == noticed
-            }
-            // Whether a rank beyond a broken network is dead cannot be known.
-            (Event::Died { rank: one }, Event::Lost { rank: other, .. }) => self.had_cut && one == other,
-            (root, cause) => root == cause,
-        };
-        match roots.iter().any(is_same) {
-            true => Ok(()),
-            false => Err(format!("rank {rank} reports {cause:?}, but what went wrong is {roots:?}")),
-        }
-    }
-
-    /// Where the network holds, all ranks that run are in one group and know the same of it.
-    fn check_together(&self, runs: &[u32]) -> Result<(), String> {
-        for &rank in runs {
-            let node = &self.nodes[rank as usize];
-            let elsewhere = |other: &&u32| {
-                let other = &self.nodes[**other as usize];
-                other.life == Life::Runs && other.view.group != node.view.group
-            };
-            // A rank that was stopped while the others continued knows at least that they are gone.
-            let is_known = |other: &u32| node.group.is_gone(place_of(&node.view, *other));
-            if let Some(other) = node.view.ranks.iter().filter(elsewhere).find(|other| !is_known(other)) {
-                let theirs = &self.nodes[*other as usize].view;
-                return Err(format!("rank {rank} is in {:?}, rank {other} in {theirs:?}", node.view));
-            }
-        }
-        let newest = runs.iter().map(|rank| self.nodes[*rank as usize].view.epoch).max();
-        let is_newest = |rank: &&u32| Some(self.nodes[**rank as usize].view.epoch) == newest;
-        let runs: Vec<u32> = runs.iter().filter(is_newest).copied().collect();
-        let failed: Vec<u32> =
-            runs.iter().copied().filter(|rank| self.nodes[*rank as usize].group.cause().is_some()).collect();
-        match failed.is_empty() || runs.iter().all(|rank| failed.contains(rank)) {
-            true => Ok(()),
-            false => Err(format!("of {runs:?} only {failed:?} know that the group failed")),
         }
     }
 }

@@ -1,21 +1,21 @@
 //! # Bruck
 //!
-//! Round by round, ranks deal with the one 1, 2, 4 and so on places around the ring, and all that goes the same way
-//! goes together: a logarithmic number of rounds for any number of ranks.
+//! In each round, ranks exchange with the rank 1, 2, 4 and so on places around the ring, and all blocks for the same
+//! direction travel together: a logarithmic number of rounds for any number of ranks.
 //!
-//! **Steps.** *All-gather:* in the round of distance d every rank sends the first d blocks it has, its own and those
-//! of the ranks behind it, to the rank d places before it, and so gets the next d; in the last round only what is
-//! lacking. Every block goes to its place at once, so nothing is turned in the end. *All-to-all:* every rank first
-//! copies its blocks to scratch, block o being the one for the rank o places on. In the round of distance d it sends
-//! on all blocks whose number has that bit, and gets others for them: each travels as far as the sum of its bits. In
-//! its last round a block goes to its place in the output.
+//! **Steps.** *All-gather:* in the round of distance d every rank sends the first d blocks it has, its own and those of the
+//! ranks behind it, to the rank d places before it, and receives the next d; in the last round only the missing ones. Every
+//! block goes straight to its place, so no rotation is needed in the end. *All-to-all:* every rank first copies its blocks to
+//! scratch, where block o is the one for the rank o places ahead. In the round of distance d it sends all blocks whose number
+//! has that bit, and receives others in their place: each block travels the sum of its bits. In its last round a block goes
+//! to its place in the output.
 //!
 //! **Bytes on the wire.** All-gather: n-1 blocks, the least possible, half of them over the largest distance.
-//! All-to-all: every block as often as its number has bits. On islands it depends on the positions which rounds stay
-//! inside, hence the bounds.
+//! All-to-all: every block as often as its number has bits. Which rounds stay inside an island depends on the positions,
+//! hence the bounds.
 //!
-//! **Possible.** Everywhere. The all-to-all is not for blocks of different lengths, since a rank passes on blocks
-//! whose lengths it does not know.
+//! **Possible.** Everywhere. The all-to-all needs blocks of equal length, since a rank forwards blocks whose lengths it does
+//! not know.
 //!
 //! **When it wins.** Small blocks on many ranks.
 //!
@@ -76,8 +76,7 @@ pub fn all_to_all(layout: &Layout) -> Recipe<'_> {
                 rounds.send([blocks.each(Step::copy(here).to(Output::sent(target)).signal(SENT))]);
             }
             for blocks in &passing {
-                // A block takes the place in scratch of the one that was sent; and before anything was sent, all
-                // inputs were put aside.
+                // A received block replaces the one that was sent in scratch, where all inputs were copied first.
                 let after =
                     Wait::Reached { rank: rank.into(), counter: SENT, count: blocks.ordinal(sent + 1) };
                 let place = match blocks.first < 2 * distance {
@@ -93,19 +92,19 @@ pub fn all_to_all(layout: &Layout) -> Recipe<'_> {
     })
 }
 
-/// Groups of blocks that are passed on in a round: all have the bit of its distance.
+/// Groups of blocks that are sent in a round: all have the bit of its distance.
 struct Passing {
     /// The number of the first block.
     first: u32,
-    /// How many groups, `2 distance` apart.
+    /// The number of groups, `2 distance` apart.
     groups: u32,
-    /// How many blocks in each, one after the other.
+    /// The number of consecutive blocks in each.
     each: u32,
     distance: u32,
 }
 
 impl Passing {
-    /// The blocks that a round passes on: those that have arrived with it, then full groups, then what is left.
+    /// The blocks that a round sends: those that arrive with it, then full groups, then the rest.
     fn of(distance: u32, ranks: u32) -> impl Iterator<Item = Passing> {
         let full = ranks / (2 * distance);
         let left = (ranks % (2 * distance)).saturating_sub(distance);
@@ -125,20 +124,20 @@ impl Passing {
         Node::Loop(Loop { times: self.groups, body: vec![Node::repeat(self.each, [step])] })
     }
 
-    /// A block's number: how many places it has to go.
+    /// A block's number: the places that it has to travel.
     fn number(&self) -> Affine {
         let by = vec![2 * i64::from(self.distance), 1];
         Affine { offset: 0, base: self.first.into(), by, modulo: None }
     }
 
-    /// The rank that a block comes from once it has arrived.
+    /// The origin of a block that has arrived.
     fn origin(&self, rank: u32, ranks: u32) -> Affine {
         let by = vec![-2 * i64::from(self.distance), -1];
         let base = i64::from(rank) - i64::from(self.first);
         Affine { offset: 0, base, by, modulo: Some(ranks) }
     }
 
-    /// Which block it is in the order they are sent, if the first has this ordinal.
+    /// The ordinal of a block in the order of sending, if the first has this ordinal.
     fn ordinal(&self, first: u32) -> Affine {
         Affine { offset: 0, base: first.into(), by: vec![self.each.into(), 1], modulo: None }
     }

@@ -1,11 +1,11 @@
 //! # Chain
 //!
-//! Ranks stand in a row and hand on, tile after tile.
+//! Ranks form a chain, and each forwards to the next, tile after tile.
 //!
-//! **Steps.** Ranks stand in a chain that begins (broadcast) or ends (reduce) at the root, in the order of their numbers
-//! around the ring. A broadcast is handed down: keep it, pass it on. A reduction is handed up: add to it, pass it on.
-//! A scan goes along the ranks in their order: everyone adds its input, keeps the sum and passes it on; of an exclusive
-//! scan everyone keeps what it got. Tiles follow each other, so all ranks are busy as soon as n tiles are under way.
+//! **Steps.** Ranks form a chain that begins (broadcast) or ends (reduce) at the root, in the order of their numbers around
+//! the ring. *Broadcast:* every rank keeps the data and forwards it. *Reduce:* every rank adds its input and forwards the
+//! sum. *Scan:* along the ranks in their order, every rank adds its input, keeps the sum and forwards it. *Exclusive scan:*
+//! every rank keeps the sum that it received. Tiles are pipelined, so all ranks are busy once n tiles are in flight.
 //!
 //! **Bytes on the wire.** One buffer per rank, one way.
 //!
@@ -24,7 +24,7 @@ use crate::Recipe;
 use crate::layout::Layout;
 use crate::plan::{Channel, Collective, Input, Lane, Output, Place, Plan, Program, Protocol, Step};
 
-/// One message is read while the next is written.
+/// Two slots: one message is read while the next is written.
 const DEPTH: u32 = 2;
 
 /// The broadcast from `root`.
@@ -58,8 +58,8 @@ pub fn scan(layout: &Layout) -> Recipe<'_> {
     })
 }
 
-/// The exclusive scan, along the ranks in their order. What a rank gets waits in scratch until its own input, which it may
-/// overwrite, has been added to what it passes on.
+/// The exclusive scan, along the ranks in their order. The received sum stays in scratch until the rank has forwarded the sum with
+/// its own input, which the result may overwrite.
 pub fn exclusive_scan(layout: &Layout) -> Recipe<'_> {
     along_ranks(Collective::ExclusiveScan, layout, 1, |before, behind| {
         let own = Input::Local(Place::input(0));
@@ -77,7 +77,7 @@ pub fn exclusive_scan(layout: &Layout) -> Recipe<'_> {
     })
 }
 
-/// A rank's place in the chain: how far from the root, and its neighbours towards and away from it.
+/// A rank's place in the chain: its distance from the root, and its neighbours towards and away from it.
 struct Link {
     position: u32,
     is_end: bool,
@@ -105,7 +105,7 @@ fn recipe<'a>(
     })
 }
 
-/// A chain of the ranks in their order; `steps` is told who stands before and behind.
+/// A chain of the ranks in their order; `steps` gets the ranks before and behind.
 fn along_ranks<'a>(
     collective: Collective,
     layout: &'a Layout,

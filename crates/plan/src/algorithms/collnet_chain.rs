@@ -1,17 +1,17 @@
 //! # CollNet chain
 //!
-//! A chain through each island adds its ranks' buffers up to a head, the switches of the network add those of all heads on the
-//! way, and the chains hand the result back.
+//! A chain through each island adds its ranks' buffers up to a head, network switches add the sums of all heads in transit,
+//! and the chains distribute the result.
 //!
-//! **Steps.** *All-reduce:* the rank at the end of the chain sends its chunk, each next adds its own, and the head puts the sum where
-//! the network can read it. When all heads have, one of them asks the network for the sum and has it stored to all;
-//! then each head keeps the result and sends it back along the chain. Towards the head and back are lanes of their own; there
-//! are as many chains side by side as the layout has rings.
+//! **Steps.** *All-reduce:* the rank at the end of the chain sends its chunk, each rank adds its own, and the head copies the sum into
+//! memory that the network can read. When all heads have, one of them requests the sum from the network, which stores it to all
+//! heads; then each head keeps the result and sends it back along the chain. The two directions are separate lanes; there are as
+//! many chains side by side as the layout has rings.
 //!
 //! **Bytes on the wire.** Inside, a buffer each way of the chain; across, one buffer up and one down per island.
 //!
-//! **Possible.** On two or more islands of as many ranks each, between which the network's switches reduce. Any buffers will do,
-//! since the network reads scratch memory.
+//! **Possible.** On two or more islands of equal size, on a network whose switches reduce. With any buffers, since the network
+//! reads scratch memory.
 //!
 //! **When it wins.** Islands whose ranks share few network adapters, on a network with SHARP: only heads use it.
 //!
@@ -29,7 +29,7 @@ use crate::algorithms::grid::{Grid, Numbering};
 use crate::layout::Layout;
 use crate::plan::{Channel, Collective, Input, Lane, Node, Output, Place, Plan, Program, Protocol, Step};
 
-/// One message is read while the next is written.
+/// Two slots: one message is read while the next is written.
 const DEPTH: u32 = 2;
 
 /// The all-reduce.
@@ -54,7 +54,7 @@ fn heads(grid: &Grid<'_>, lane: u32) -> impl Iterator<Item = u32> {
     (0..grid.islands).map(move |island| grid.rank(island, grid.chain(island, lane)[0]))
 }
 
-/// What a rank does for one chain: a lane towards the head and one back, and at the head one lane that turns.
+/// The lanes of a rank for one chain: one towards the head and one back; the head has one lane for both.
 fn lanes_of(grid: &Grid<'_>, rank: u32, lane: u32) -> Vec<Lane> {
     let me = grid.member(rank, lane, Numbering::Parts);
     let chain = grid.chain(me.island, lane);

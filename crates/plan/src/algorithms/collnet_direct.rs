@@ -1,17 +1,17 @@
 //! # CollNet direct
 //!
-//! Each rank makes its island's sum of its part, the switches of the network add those of all islands on the way, and the
-//! result is handed out in the island.
+//! Each rank computes its island's sum of its part, network switches add the sums of all islands in transit, and the ranks
+//! distribute the result in their island.
 //!
-//! **Steps.** *All-reduce:* the buffer has a part for each position of an island. Ranks give each other what is theirs, and each puts the
-//! sum of its part where the network can read it. When all ranks of a rail have, one of them asks the network for the sum and has
-//! it stored to all; the others wait for that. Then each gives its part to all of its island.
+//! **Steps.** *All-reduce:* the buffer has a part for each position of an island. Ranks send each other their parts, and each copies
+//! the sum of its part into memory that the network can read. When all ranks of a rail have, one of them requests the sum from the
+//! network, which stores it to all of them; the others wait for that. Then each sends its part to all ranks of its island.
 //!
-//! **Bytes on the wire.** Inside, a reduce-scatter and an all-gather; across, one buffer up and one down per island, however
-//! many islands there are: half of what a ring of them would send.
+//! **Bytes on the wire.** Inside, a reduce-scatter and an all-gather; across, one buffer up and one down per island, for any
+//! number of islands: half of what a ring of them would send.
 //!
-//! **Possible.** On two or more islands of as many ranks each, between which the network's switches reduce. Any buffers will do,
-//! since the network reads scratch memory.
+//! **Possible.** On two or more islands of equal size, on a network whose switches reduce. With any buffers, since the network
+//! reads scratch memory.
 //!
 //! **When it wins.** Several islands with a network adapter for each rank, on a network with SHARP.
 //!
@@ -33,7 +33,7 @@ use crate::plan::{
     Protocol, RankDigit, Step, Switch, Symmetry, Wait,
 };
 
-/// One message is read while the next is written.
+/// Two slots: one message is read while the next is written.
 const DEPTH: u32 = 2;
 
 /// The all-reduce.
@@ -86,43 +86,44 @@ fn lane(grid: &Grid<'_>, rank: u32, lane: u32) -> Lane {
 /// The counters of a lane.
 pub(super) const COUNTERS: u32 = 2;
 
-/// A group that the network's switches add and copy for.
+/// A group of ranks for which network switches add and copy.
 pub(super) fn network(mut members: Vec<u32>) -> Group {
     members.sort_unstable();
     Group { switch: Switch::Network, members }
 }
 
-/// Nothing, or why an algorithm cannot use the network's switches.
+/// Checks that the network's switches reduce.
 pub(super) fn network_reduces(algorithm: &str, layout: &Layout) -> Result<(), Impossible> {
-    let said = |why: &String| Impossible(format!("{algorithm} needs a network whose switches reduce: {why}"));
-    layout.network_reduces.as_ref().map_err(said).copied()
+    let impossible =
+        |why: &String| Impossible(format!("{algorithm} needs a network whose switches reduce: {why}"));
+    layout.network_reduces.as_ref().map_err(impossible).copied()
 }
 
-/// Ranks of different islands, one of each, whose sums the network adds.
+/// One rank of each island, whose sums the network adds.
 pub(super) struct Rail {
-    /// The group they are.
+    /// The group of these ranks.
     pub(super) group: u32,
     /// The ranks by island.
     pub(super) members: Vec<u32>,
 }
 
 impl Rail {
-    /// The steps in which `sum` is put into scratch and becomes the sum of all members, and the start of the step that takes
-    /// the result from there. Scratch is free again in the next tile, since nobody gets there before it has taken the
-    /// result, and no result is stored before everybody got there.
+    /// The steps that copy `sum` into scratch and make it the sum of all members, and the beginning of the step that reads the
+    /// result. The next tile can reuse scratch: a rank starts it after it has read the result, and the network stores a result
+    /// only after all ranks have copied their sums.
     pub(super) fn reduce(&self, rank: u32, lane: u32, sum: Step) -> (Vec<Step>, Step) {
         let (staged, summed) = (lane * COUNTERS, lane * COUNTERS + 1);
         let all = || Grouped { group: self.group, buffer: Buffer::Scratch, chunk: lane.into() };
-        let asker = self.members[lane as usize % self.members.len()];
+        let requester = self.members[lane as usize % self.members.len()];
         let mut steps = vec![sum.to(Output::Local(Place::scratch(lane))).signal(staged)];
         let result = Step::copy(Input::Local(Place::scratch(lane)));
-        if rank != asker {
-            return (steps, result.after([Wait::reached(asker, summed, 1)]));
+        if rank != requester {
+            return (steps, result.after([Wait::reached(requester, summed, 1)]));
         }
         let others = self.members.iter().filter(|&&member| member != rank);
         let waits = others.map(|&member| Wait::reached(member, staged, 1));
-        let ask = Step::copy(Input::Switch(all())).after(waits).to(Output::Multicast(all()));
-        steps.push(ask.signal(summed));
+        let sum = Step::copy(Input::Switch(all())).after(waits).to(Output::Multicast(all()));
+        steps.push(sum.signal(summed));
         (steps, result)
     }
 }

@@ -1,17 +1,17 @@
 //! # Dissemination
 //!
-//! A barrier in which news of who has entered spreads: in every round each rank knows of twice as many.
+//! A barrier in which every round doubles the number of ranks that a rank knows to have entered.
 //!
-//! **Steps.** In the round of distance d, which is 1, 2, 4 and so on, every rank raises its counter and waits until
-//! the rank d places back has raised its own as often. What that rank knew then, it knows now. After the last round
-//! everyone knows of everyone.
+//! **Steps.** In the round of distance d, which is 1, 2, 4 and so on, every rank increments its counter and waits until
+//! the rank d places behind has incremented its own as often. It then knows all that this rank knew. After the last round
+//! every rank knows that all have entered.
 //!
 //! **Bytes on the wire.** None but the counters.
 //!
-//! **Possible.** Where ranks see each other's counters.
+//! **Possible.** Where ranks can read each other's counters.
 //!
-//! **When it wins.** Many ranks, or a network between them: nobody is waited for by more than one rank in each round, where
-//! one-shot has everyone look at everyone.
+//! **When it wins.** Many ranks, or a network between them: in each round, every rank polls one other rank, while with
+//! one-shot every rank polls all.
 //!
 //! **Paper.** Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", 1988.
 //!
@@ -24,7 +24,7 @@ use crate::Recipe;
 use crate::layout::Layout;
 use crate::plan::{Collective, Lane, Plan, Program, Step, Wait};
 
-/// The counter that says how many rounds a rank has begun.
+/// Counts the rounds that a rank has begun.
 const BEGUN: u32 = 0;
 
 /// The barrier.
@@ -35,7 +35,7 @@ pub fn barrier(layout: &Layout) -> Recipe<'_> {
     Recipe::new(outline, move |rank| {
         let rounds = ranks.next_power_of_two().ilog2();
         let wait = |round: u32| Wait::reached((rank + ranks - (1 << round)) % ranks, BEGUN, round + 1);
-        // A rank begins the next round when the wait of the last is over.
+        // A rank begins the next round when the wait of the last one ends.
         let steps = (0..rounds).map(|round| {
             let news = round.checked_sub(1).map(wait);
             Step::sync().after(news).signal(BEGUN)

@@ -1,17 +1,17 @@
 //! # Exchange
 //!
-//! One-shot by messages: every rank sends what it has to everyone who wants it, all at once.
+//! One-shot by messages: every rank sends its data to all ranks that need it, all at once.
 //!
 //! **Steps.** *All-reduce, all-gather:* every rank sends its whole input to every other. *Reduce-scatter:* it sends every
-//! other rank that rank's block. Then it takes what has come: it combines all parts in the order of the ranks, so that all
-//! hold the same bits, or puts each block where it belongs. One message in a row.
+//! other rank that rank's block. Then it receives: it combines all parts in the order of the ranks, so that all hold the same
+//! bits, or stores each block in its place. The latency is that of one message.
 //!
-//! **Bytes on the wire.** n-1 times the buffer per rank, each way, for an all-reduce; what any algorithm must move for the others.
+//! **Bytes on the wire.** n-1 times the buffer per rank, each way, for an all-reduce; the least possible for the others.
 //!
 //! **Possible.** Everywhere: all it needs is messages between any two ranks.
 //!
-//! **When it wins.** Small buffers: latency is that of a single message. As exchange-ll ([`Protocol::Ll`]) the payload rides in
-//! the cache line of its own flag.
+//! **When it wins.** Small buffers: latency is that of a single message. As exchange-ll ([`Protocol::Ll`]) the payload shares
+//! the cache line of its flag.
 //!
 //! **Paper.** Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005
 //! (as the limit of recursive doubling); "all-pairs" in MSCCL++.
@@ -29,13 +29,13 @@ use crate::plan::{
     Channel, Collective, Digit, Input, Lane, Node, Output, Place, Plan, Program, Protocol, Step,
 };
 
-/// How many packets may be under way between two ranks: credits are looked at once per so many calls. Many ranks make
-/// do with fewer, since a proof goes through all of them.
+/// The depth of packet FIFOs: a sender polls for credits once in this many calls. With many ranks it is smaller, since a proof
+/// runs as many tiles.
 pub(super) fn packets(ranks: u32) -> u32 {
     if ranks <= 8 { 32 } else { 8 }
 }
 
-/// How many messages may be under way that have slots of their own.
+/// The depth of FIFOs with slots.
 const DEPTH_SIMPLE: u32 = 4;
 
 /// The all-reduce.
@@ -85,12 +85,12 @@ fn outline(collective: Collective, ranks: u32, protocol: Protocol) -> Plan {
     Plan { channels, uneven, ..Plan::outline(name, collective, ranks, 1) }
 }
 
-/// A lane that sends, then takes.
+/// A lane that sends, then receives.
 fn program(send: impl IntoIterator<Item = Node>, take: impl IntoIterator<Item = Node>) -> Program {
     Program { lanes: vec![Lane { channel: 0, nodes: send.into_iter().chain(take).collect() }] }
 }
 
-/// What the others have sent and a chunk of the rank's own input, combined in the order of the ranks.
+/// Combines the others' messages and a chunk of the rank's own input, in the order of the ranks.
 fn combine(rank: u32, ranks: u32, own: u32) -> Step {
     let part = |owner: u32| match owner == rank {
         true => Input::Local(Place::input(own)),

@@ -1,15 +1,15 @@
-//! Ranks by island and position: what the algorithms for several islands have in common. It is no algorithm itself.
+//! Ranks by island and position, for algorithms on several islands. Not an algorithm itself.
 //!
-//! Position p of every island makes up *rail* p. A [`Member`] is one rank as one of its lanes sees it: its neighbours on
-//! the rail, its peers in the island, and the chunks it deals with in each [`Round`] of the rail's ring. Rounds become a
-//! loop where the islands follow each other in the order of their numbers, and are written out where they do not.
+//! The ranks at position p of all islands are *rail* p. A [`Member`] is one rank as one of its lanes sees it: its neighbours
+//! on the rail, its peers in the island, and its chunks in each [`Round`] of the rail's ring. Rounds are a loop if the ring
+//! passes the islands in the order of their numbers, and are written out if not.
 
 use crate::Affine;
 use crate::algorithms::Impossible;
 use crate::layout::Layout;
 use crate::plan::{Digit, Node, RankDigit, Step, Symmetry};
 
-/// Equal islands, at least two, and the ways around them.
+/// Equal islands, at least two, and the rings through them.
 pub(super) struct Grid<'a> {
     layout: &'a Layout,
     pub(super) islands: u32,
@@ -19,7 +19,7 @@ pub(super) struct Grid<'a> {
     in_order: bool,
 }
 
-/// The way a ring goes: around the islands, and around the positions of each.
+/// The order of a ring: around the islands, and around the positions of each.
 struct Way {
     islands: Circle,
     /// The orders of positions, each once, and which of them each island has.
@@ -27,11 +27,11 @@ struct Way {
     positions_of: Vec<u32>,
 }
 
-/// An order around, and where everyone stands in it.
+/// A cyclic order, and the place of each number in it.
 struct Circle {
     order: Vec<u32>,
     place: Vec<u32>,
-    /// What leads from each to the next: +1 or -1 modulo their number, or nothing that is the same for all.
+    /// The stride from each number to the next: +1 or -1 modulo their count; nothing if it is not the same for all.
     stride: Option<i64>,
 }
 
@@ -68,7 +68,7 @@ impl<'a> Grid<'a> {
     pub(super) fn new(algorithm: &str, layout: &'a Layout) -> Result<Self, Impossible> {
         let islands = layout.islands.len() as u32;
         if islands < 2 {
-            return Err(Impossible(format!("{algorithm} needs at least 2 islands, and there is one")));
+            return Err(Impossible(format!("{algorithm} needs at least 2 islands, but there is one")));
         }
         let Some(per_island) = layout.per_island() else {
             let sizes = layout.islands.iter().map(Vec::len);
@@ -84,7 +84,7 @@ impl<'a> Grid<'a> {
         Ok(Self { layout, islands, per_island, places, ways, in_order })
     }
 
-    /// How many lanes work side by side.
+    /// The number of rings, each with its own lanes.
     pub(super) fn lanes(&self) -> u32 {
         self.ways.len() as u32
     }
@@ -115,8 +115,8 @@ impl<'a> Grid<'a> {
         &self.ways[lane as usize].inside(island).order
     }
 
-    /// Turning islands, and positions, leads from each rank to one that does the same, if all do what a [`Member`]
-    /// offers. `digits` makes the digits of chunks from those of a number of islands and of one of positions.
+    /// The symmetry of islands and of positions, for programs written with [`Member`] alone. `digits` makes the digits of chunks
+    /// from a digit of islands and a digit of positions.
     pub(super) fn symmetry(
         &self,
         digits: impl Fn(Digit, Digit) -> (Vec<Digit>, Vec<Digit>, Vec<Digit>),
@@ -184,7 +184,7 @@ impl Circle {
         Self { order, place, stride }
     }
 
-    /// Who is so many places behind `number`.
+    /// The number `places` behind `number`.
     fn behind(&self, number: u32, places: u32) -> u32 {
         let size = self.order.len() as u32;
         self.order[((self.place[number as usize] + size - places % size) % size) as usize]
@@ -212,17 +212,17 @@ impl<'g> Member<'g> {
         self.grid.rank(self.island, position)
     }
 
-    /// The position so many places behind its own in the ring of its island.
+    /// The position `places` behind its own in the ring of its island.
     pub(super) fn inside(&self, places: u32) -> u32 {
         self.way().inside(self.island).behind(self.position, places)
     }
 
-    /// The island so many places behind its own.
+    /// The island `places` behind its own.
     pub(super) fn island_behind(&self, places: u32) -> u32 {
         self.way().islands.behind(self.island, places)
     }
 
-    /// Its rank's counterpart in the island so many places behind.
+    /// Its rank's counterpart in the island `places` behind.
     pub(super) fn behind(&self, places: u32) -> u32 {
         self.grid.rank(self.island_behind(places), self.position)
     }
@@ -232,14 +232,14 @@ impl<'g> Member<'g> {
         self.behind(self.grid.islands - 1)
     }
 
-    /// How many places its island stands behind another.
+    /// The number of places from another island to its own.
     pub(super) fn places_after(&self, island: u32) -> u32 {
         let circle = &self.way().islands;
         let size = self.grid.islands;
         (circle.place[self.island as usize] + size - circle.place[island as usize]) % size
     }
 
-    /// Rounds `first` to `first + count`, each of which does what `body` says.
+    /// Rounds `first` to `first + count`, with the steps that `body` writes.
     pub(super) fn rounds(&self, first: u32, count: u32, body: impl Fn(Round) -> Vec<Step>) -> Vec<Node> {
         let ranks_in_order = self.numbering == Numbering::Parts || self.grid.in_order;
         if count > 1 && self.way().islands.stride.is_some() && ranks_in_order {
@@ -290,13 +290,13 @@ impl Round {
         Self { first: round, looped: false }
     }
 
-    /// The number of the round, and so many more.
+    /// The number of the round, plus `more`.
     pub(super) fn plus(self, more: i64) -> Affine {
         let by = if self.looped { vec![1] } else { vec![] };
         Affine { offset: 0, base: i64::from(self.first) + more, by, modulo: None }
     }
 
-    /// One of `slots` places that rounds take in turn, for a lane of so many.
+    /// The slot of the round, for one of `lanes`; rounds use `slots` in rotation.
     pub(super) fn slot(self, slots: u32, lane: u32, lanes: u32) -> Affine {
         let first = self.first % slots * lanes;
         if !self.looped {

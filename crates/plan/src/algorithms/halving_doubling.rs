@@ -1,18 +1,18 @@
 //! # Halving and doubling
 //!
-//! A reduce-scatter in which every round halves what is left to reduce, then an all-gather in which every round
-//! doubles what is known: as few bytes as a ring, in a logarithmic number of rounds.
+//! A reduce-scatter in which every round halves the remaining data, then an all-gather in which every round doubles the
+//! gathered data: as few bytes as a ring, in a logarithmic number of rounds.
 //!
-//! **Steps.** Ranks are corners of a cube, and so are the chunks. *Reduce-scatter:* for each dimension, the nearest
-//! ranks first, two ranks that differ in it exchange those sums that belong to the other's half of the cube, and each
-//! combines what it gets, the lower rank's first. So most bytes stay near, and the order of the ranks is kept.
-//! *All-gather:* the same backwards, the farthest first: two ranks exchange everything they have. *All-reduce:* both,
-//! on as many chunks as the cube has corners. Of more ranks than a power of two, each odd one of the first gives its
-//! input to the even one before it, which stands for both, and gets its result from it in the end.
+//! **Steps.** Ranks are corners of a hypercube, and so are the chunks. *Reduce-scatter:* for each dimension, the nearest
+//! ranks first, two ranks that differ in it exchange the sums that belong to the other's half of the cube, and each combines
+//! them, the lower rank's first. So most bytes stay near, and the order of the ranks is kept. *All-gather:* the same in
+//! reverse, the farthest first: two ranks exchange all they have gathered. *All-reduce:* both, on as many chunks as the cube
+//! has corners. With more ranks than a power of two, each odd rank of the first ones sends its input to the even rank before
+//! it, which hosts both, and receives its result in the end.
 //!
-//! **Bytes on the wire.** The least possible on a power of two ranks. A rank that stands for another moves that one's
-//! buffer too. Every chunk is a message of its own. The bounds are exact on a power of two islands of a power of two
-//! ranks, and rough where islands are not of a power of two ranks.
+//! **Bytes on the wire.** The least possible on a power of two ranks. A rank that hosts another also moves that rank's
+//! buffer. Every chunk is a separate message. The bounds are exact on a power of two islands of a power of two ranks, and
+//! rough for other islands.
 //!
 //! **Possible.** Everywhere.
 //!
@@ -31,8 +31,8 @@ use crate::layout::Layout;
 use crate::plan::{Collective, Input, Node, Output, Place, Plan, Step};
 use crate::{Affine, Recipe};
 
-/// Up to so many ranks, each combines the lower rank's sum with the higher one's, so that operations need not commute. More
-/// ranks are proved by classes, which only shows that the bits are the same, and for which all ranks must do the same.
+/// Up to this many ranks, each rank combines the lower rank's sum with the higher one's, so that operations need not commute. More
+/// ranks are proved by classes, which proves no order and needs all ranks to do the same.
 const ORDERED_MAX: u32 = 128;
 
 /// The all-reduce.
@@ -60,7 +60,7 @@ pub fn all_reduce(layout: &Layout) -> Recipe<'_> {
             }));
         }
         let blocks = Blocks { folded, whole: true };
-        // Until the first round brings sums, there is only the input, unless a guest's was added to it.
+        // Before the first round, the sum is the input, unless a guest's was added to it.
         let sum = |chunk: Affine, dimension: u32| {
             if dimension == 1 && guest.is_none() { own(chunk) } else { kept(chunk) }
         };
@@ -79,7 +79,7 @@ pub fn all_reduce(layout: &Layout) -> Recipe<'_> {
     })
 }
 
-/// The reduce-scatter. Sums on their way lie in scratch.
+/// The reduce-scatter. Partial sums are in scratch.
 pub fn reduce_scatter(layout: &Layout) -> Recipe<'_> {
     let (ranks, folded) = (layout.ranks(), Folded::new(layout.ranks()));
     recipe(Collective::ReduceScatter, layout, 1, ranks, move |rank| {
@@ -126,7 +126,7 @@ pub fn all_gather(layout: &Layout) -> Recipe<'_> {
     let (ranks, folded) = (layout.ranks(), Folded::new(layout.ranks()));
     recipe(Collective::AllGather, layout, 1, 0, move |rank| {
         let mut rounds = Rounds::new(rank);
-        // A guest has its own block, and lacks those behind and before it.
+        // A guest has its own block and lacks those before and after it.
         let others = |guest: u32, step: &dyn Fn(Affine) -> Step| {
             [Node::repeat(ranks - 1, [step(Affine::ring(i64::from(guest) + 1, 1, ranks))])]
         };
@@ -153,15 +153,15 @@ pub fn all_gather(layout: &Layout) -> Recipe<'_> {
     })
 }
 
-/// How blocks belong to corners of the cube.
+/// The blocks of each corner of the cube.
 struct Blocks {
     folded: Folded,
-    /// Whether each corner has the block of its own number; otherwise it has those of the ranks that it stands for.
+    /// Whether each corner has the block of its own number; otherwise it has those of the ranks that it hosts.
     whole: bool,
 }
 
 impl Blocks {
-    /// A step for each block of those corners that differ from one in some of these bits.
+    /// A step for each block of the corners that differ from `corner` in some of these bits.
     fn each(&self, corner: u32, bits: u32, step: impl Fn(Affine) -> Step) -> Vec<Node> {
         if self.whole {
             return vec![cube(corner, bits, step)];
@@ -171,8 +171,8 @@ impl Blocks {
         blocks.map(|block| step(block.into()).into()).collect()
     }
 
-    /// Rounds that leave each corner with the sums of its own blocks. `sum` is where a block's sum is when a round begins,
-    /// and `keep` where it goes.
+    /// Rounds that leave each corner with the sums of its own blocks. `sum` is the place of a block's sum when a round begins,
+    /// `keep` its place afterwards.
     fn halve(
         &self,
         rounds: &mut Rounds,
@@ -182,7 +182,7 @@ impl Blocks {
     ) {
         for dimension in self.folded.dimensions() {
             let partner = self.folded.rank(corner ^ dimension);
-            // Nearer dimensions are settled, those farther away are still open.
+            // Nearer dimensions are done, farther ones are not.
             let open = (self.folded.corners - 1) & !(2 * dimension - 1);
             rounds.send(self.each(corner ^ dimension, open, |block| {
                 Step::copy(sum(block, dimension)).to(Output::sent(partner))
@@ -196,7 +196,7 @@ impl Blocks {
         }
     }
 
-    /// Rounds that take the blocks of each corner, which lie in the outputs, to all others.
+    /// Rounds that send the blocks of each corner, which are in the outputs, to all others.
     fn double(&self, rounds: &mut Rounds, corner: u32) {
         for dimension in self.folded.dimensions().rev() {
             let partner = self.folded.rank(corner ^ dimension);

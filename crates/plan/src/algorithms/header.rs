@@ -1,4 +1,4 @@
-//! The header of an algorithm's file, read: what docs/algorithms.md shows, and formulas that are held to the plans.
+//! Reads the header of an algorithm's file: the text of docs/algorithms.md, and formulas that a test compares with the plans.
 //!
 //! A header has a title, the idea in a sentence or two, sections that open with a bold word (`**Steps.**`), and a table with
 //! a row for each collective:
@@ -14,14 +14,14 @@
 //! broadcast or scan, all n blocks of the others; one rank's blocks for neighbours (on a torus of m x g) and messages (each
 //! rank sends one to the next).
 //!
-//! - *inside*, *across*: the hops in a row on the longest way through the plan, by whether they stay inside an island. A
-//!   hop is a message from another rank, or a wait for one; waiting for a free slot is none. The longest way is the one
-//!   with most hops across, and of those the one with most inside.
+//! - *inside*, *across*: the hops on the longest path through the plan, inside an island or between islands. A hop is a
+//!   message from another rank, or a wait for one; waiting for a free slot is not. The longest path is the one with the most
+//!   hops across, and of those the one with the most inside.
 //! - *rank*: the most bytes that a rank sends, or receives, inside its island.
 //! - *island*: the most bytes that an island sends, or receives.
 //!
-//! A cell that begins with `<=` is an upper bound, for what no formula tells exactly. `tests/headers.rs` counts on the plans
-//! themselves ([`hops`](crate::domain::hops), [`traffic`](crate::traffic)) and compares.
+//! A cell that begins with `<=` is an upper bound, where no formula is exact. `tests/headers.rs` counts on the plans
+//! ([`hops`](crate::domain::hops), [`traffic`](crate::traffic)) and compares.
 
 use std::sync::OnceLock;
 
@@ -30,27 +30,27 @@ use crate::collective::Collective;
 use crate::formula::{Formula, ValueError, Values};
 use crate::ratio::Ratio;
 
-/// What an algorithm's file says of it.
+/// The header of an algorithm's file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What the algorithm is called in prose.
+    /// The algorithm's name in prose.
     pub title: String,
     /// The idea, in a sentence or two.
     pub idea: String,
-    /// The other paragraphs: what each is about, and what it says.
+    /// The other sections: heading and text.
     pub sections: Vec<(String, String)>,
-    /// What each collective costs.
+    /// The costs of each collective.
     pub rows: Vec<Row>,
 }
 
-/// What one collective costs.
+/// The costs of one collective, as formulas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// The collective's [name](Collective::name).
     pub collective: &'static str,
-    /// Hops in a row inside islands.
+    /// Hops on the longest path, inside islands.
     pub inside: Amount,
-    /// Hops in a row between islands.
+    /// Hops on the longest path, between islands.
     pub across: Amount,
     /// The most bytes a rank sends or receives inside its island.
     pub rank: Amount,
@@ -67,12 +67,12 @@ pub struct Amount {
     pub is_bound: bool,
 }
 
-/// What a plan costs, exactly.
+/// The costs of a plan, exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cost {
-    /// Hops in a row inside islands.
+    /// Hops on the longest path, inside islands.
     pub inside: Ratio,
-    /// Hops in a row between islands.
+    /// Hops on the longest path, between islands.
     pub across: Ratio,
     /// The most bytes a rank sends or receives inside its island.
     pub rank_bytes: Ratio,
@@ -80,12 +80,12 @@ pub struct Cost {
     pub island_bytes: Ratio,
 }
 
-/// What a plan costs, in whole numbers, rounded up.
+/// The costs of a plan, rounded up to integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Work {
-    /// Hops in a row inside islands, on the way with most hops between them.
+    /// Hops inside islands, on the path with the most hops between islands.
     pub hops_inside: u64,
-    /// Hops in a row between islands.
+    /// Hops on the longest path, between islands.
     pub hops_across: u64,
     /// The most bytes a rank sends or receives inside its island.
     pub rank_bytes: u64,
@@ -108,10 +108,10 @@ pub struct HeaderError {
 }
 
 impl Algorithm {
-    /// What the algorithm's file says of it; read once.
+    /// The header of the algorithm's file, parsed once.
     ///
     /// # Panics
-    /// If it cannot be read, which a test of this crate would have said.
+    /// If the header is invalid, which a test of this crate excludes.
     pub fn header(self) -> &'static Header {
         static HEADERS: [OnceLock<Header>; Algorithm::ALL.len()] =
             [const { OnceLock::new() }; Algorithm::ALL.len()];
@@ -121,8 +121,8 @@ impl Algorithm {
         })
     }
 
-    /// What it takes to do a collective of so many bytes (the size that nccl-tests shows) on equal islands; nothing if its
-    /// header has no row for it, or the numbers are beyond all machines. Says nothing of whether a layout lets it.
+    /// The costs of a collective of `bytes` (the size that nccl-tests shows) on equal islands; nothing if the header has no row
+    /// for it, or on overflow. Does not check whether it is possible on a layout.
     pub fn work(self, collective: &Collective, islands: u32, per_island: u32, bytes: u64) -> Option<Work> {
         let cost = self.header().row(collective)?.cost(Values { islands, per_island, bytes }).ok()?;
         Some(Work {
@@ -133,7 +133,7 @@ impl Algorithm {
         })
     }
 
-    /// Whether it does a collective at all, on some layout.
+    /// Whether it implements a collective on some layout.
     pub fn does(self, collective: &Collective) -> bool {
         self.header().row(collective).is_some()
     }
@@ -183,7 +183,7 @@ impl Header {
                 header.title = title.to_owned();
             } else if content.starts_with('|') {
                 table_lines += 1;
-                // Formulas may be set as code, here and there or everywhere.
+                // Formulas may be set as code.
                 let content = &content.replace('`', " ");
                 let rows = match table_lines {
                     1 => columns(content),
@@ -205,17 +205,17 @@ impl Header {
         Ok(header)
     }
 
-    /// What a collective costs, if the algorithm does it.
+    /// The costs of a collective, if the algorithm implements it.
     pub fn row(&self, collective: &Collective) -> Option<&Row> {
         self.rows.iter().find(|row| row.collective == collective.name())
     }
 
-    /// What a section says.
+    /// The text of a section.
     pub fn section(&self, name: &str) -> Option<&str> {
         self.sections.iter().find(|(of, _)| of == name).map(|(_, text)| text.as_str())
     }
 
-    /// Adds a line of prose to where it belongs: a new section, or the paragraph that was open.
+    /// Adds a line of prose: to a new section, or to the current paragraph.
     fn prose(&mut self, line: &str) {
         let opening = line.strip_prefix("**").and_then(|rest| rest.split_once(".**"));
         if let Some((name, rest)) = opening {
@@ -244,7 +244,7 @@ impl Row {
 
 const COLUMNS: [&str; 5] = ["collective", "inside", "across", "rank", "island"];
 
-/// What is wrong, and in which column.
+/// An error, and its column.
 type Mistake = (usize, String);
 
 /// Checks the line that names the columns.
@@ -268,7 +268,7 @@ fn rows(line: &str) -> Result<Vec<Row>, Mistake> {
     };
     let row = |name: &str| {
         let known = names_of_collectives().find(|known| *known == name);
-        let collective = known.ok_or_else(|| (at, format!("there is no collective called {name:?}")))?;
+        let collective = known.ok_or_else(|| (at, format!("unknown collective {name:?}")))?;
         let [inside, across, rank, island] =
             [amount(inside)?, amount(across)?, amount(rank)?, amount(island)?];
         Ok(Row { collective, inside, across, rank, island })
@@ -322,9 +322,9 @@ mod tests {
     fn mistakes_are_shown_where_they_are() {
         for (text, expected) in [
             ("//! Ring".to_owned(), "x.rs:1:1: a header begins with its title"),
-            (format!("//! # X\n{TABLE}//! | all-reduce | 2k | 0 | 0 | 0 |"), "x.rs:4:21: there is no \"k\""),
-            (format!("//! # X\n{TABLE}//! | scan | 0 | <= (n | 0 | 0 |"), "x.rs:4:23: the formula ends"),
-            (format!("//! # X\n{TABLE}//! | scam | 0 | 0 | 0 | 0 |"), "x.rs:4:7: there is no collective"),
+            (format!("//! # X\n{TABLE}//! | all-reduce | 2k | 0 | 0 | 0 |"), "x.rs:4:21: unknown name \"k\""),
+            (format!("//! # X\n{TABLE}//! | scan | 0 | <= (n | 0 | 0 |"), "x.rs:4:23: expected ')', but"),
+            (format!("//! # X\n{TABLE}//! | scam | 0 | 0 | 0 | 0 |"), "x.rs:4:7: unknown collective"),
             (format!("//! # X\n{TABLE}//! | scan | 0 |"), "x.rs:4:5: a row has 5 cells, not 2"),
             ("//! # X\n//! | a | b | c | d | e |".to_owned(), "x.rs:2:7: the column is \"collective\""),
         ] {

@@ -1,23 +1,23 @@
 //! # Hierarchical
 //!
-//! Islands do among themselves what the network need not see: data is reduced, or handed out, inside an island over its
-//! fast links, and crosses between islands on rails, each rank talking only to those at its own position elsewhere.
+//! Ranks reduce or distribute data inside an island over its fast links, and it crosses between islands on rails: each rank
+//! exchanges only with the ranks at its own position in other islands.
 //!
-//! **Steps.** *All-reduce:* each rank collects its part from its island, a ring of the islands along the rail makes the
-//! sum of that part, and the result is handed out in the island as it arrives. *All-gather:* blocks go around the rail
-//! and are handed out in the island. *Reduce-scatter:* the sums of the island for the ranks of the rail are made one after the
-//! other, and go around the rail. *Broadcast:* the root deals its buffer out to its island, each part goes from island to island
-//! on its rail, and is handed out in each. *All-to-all:* a block goes first to the rank of its own island that is on the
-//! target's rail, then to the target, so that it crosses the network once and without changing rails. Inside, ranks send
-//! to each other directly if a switch lets them, else around the ring of the island (but all-to-all, which always sends directly).
+//! **Steps.** *All-reduce:* each rank collects the island's sum of its part, a ring of the islands along the rail adds these
+//! sums, and the rank distributes the result in the island as it arrives. *All-gather:* blocks go around the rail, and ranks
+//! distribute them in the island. *Reduce-scatter:* ranks compute the island's sums for the ranks of the rail one after the
+//! other and send them around the rail. *Broadcast:* the root scatters its buffer over its island, each part goes from island
+//! to island on its rail, and ranks distribute it in each. *All-to-all:* a block goes first to the rank of its own island that
+//! is on the target's rail, then to the target, so that it crosses the network once and does not change rails. Inside, ranks
+//! send to each other directly if the island has a switch, else around the ring of the island (all-to-all always sends directly).
 //!
-//! The three stages of a rank are three lanes that hand over in memory, so that chunks follow each other through them; there are as many such triples as
-//! the layout has rings.
+//! The three stages of a rank are three lanes that exchange chunks in memory, so that chunks are pipelined; there are as many such
+//! triples as the layout has rings.
 //!
 //! **Bytes on the wire.** Inside, what the same collective of the island alone sends; across, each island sends and
 //! receives what the same collective of the islands alone would, shared by its ranks.
 //!
-//! **Possible.** On two or more islands of as many ranks each: with others, there are no rails.
+//! **Possible.** On two or more islands of equal size: with others, there are no rails.
 //!
 //! **When it wins.** Large buffers on islands that are much faster inside than across; and, with many islands, small
 //! ones too, since a ring of the islands is shorter than a ring of the ranks.
@@ -44,16 +44,16 @@ use crate::plan::{
 };
 use crate::{Affine, Recipe};
 
-/// One message is read while the next is written.
+/// Two slots: one message is read while the next is written.
 const DEPTH: u32 = 2;
 
-/// How many of its island's sums a rank keeps until they are on their way: one is read while the next is made.
+/// The number of the island's sums that a rank buffers: one is sent while the next is computed.
 const STAGED_SUMS: u32 = 2;
 
 /// The counters of a lane triple.
 const COUNTERS: u32 = 2;
 
-/// The all-reduce: collect, around the rail, hand out.
+/// The all-reduce: collect, around the rail, distribute.
 pub fn all_reduce(layout: &Layout) -> Result<Recipe<'_>, Impossible> {
     let grid = Grid::new("hierarchical", layout)?;
     let (islands, lanes) = (grid.islands, grid.lanes());
@@ -65,7 +65,7 @@ pub fn all_reduce(layout: &Layout) -> Result<Recipe<'_>, Impossible> {
     Ok(recipe(Plan { symmetry, ..outline }, grid, Numbering::Parts, move |me| {
         let own = |round, position| Place::input(me.chunk(round, 0, position));
         let keep = |round, further| Output::Local(Place::output(me.chunk(round, further, me.position)));
-        // The island's sum waits in the output, where the result will take its place.
+        // The island's sum is in the output until the result replaces it.
         let staged = |round| match me.is_alone() {
             true => (Input::Local(own(round, me.position)), None),
             false => {
@@ -87,7 +87,7 @@ pub fn all_reduce(layout: &Layout) -> Result<Recipe<'_>, Impossible> {
         rail.push(me.kept(add(last).to(keep(last, 0)).to(next())).into());
         rail.extend(me.rounds(0, islands - 2, |round| vec![pass(round).to(next())]));
         rail.push(pass(Round::only(islands - 2)).into());
-        // What is whole first is the part of the next island.
+        // The part of the next island is complete first.
         let hand_out = me.rounds(0, islands, |round| {
             me.hand_out(round, |position| Place::output(me.chunk(round, islands - 1, position)))
         });
@@ -95,7 +95,7 @@ pub fn all_reduce(layout: &Layout) -> Result<Recipe<'_>, Impossible> {
     }))
 }
 
-/// The all-gather: around the rail, hand out.
+/// The all-gather: around the rail, distribute.
 pub fn all_gather(layout: &Layout) -> Result<Recipe<'_>, Impossible> {
     let grid = Grid::new("hierarchical", layout)?;
     let (islands, lanes) = (grid.islands, grid.lanes());
@@ -135,7 +135,7 @@ pub fn reduce_scatter(layout: &Layout) -> Result<Recipe<'_>, Impossible> {
         let slot = |round: Round| Place::scratch(round.slot(slots, me.lane, me.lanes));
         let make =
             |round, free| me.collect(|position| own(round, position), Output::Local(slot(round)), free);
-        // A slot is free once the sum that was in it is on its way. So are all when the tile is done.
+        // A slot is free once its sum has been sent; all are free at the end of the tile.
         let sent = |count: Affine| Wait::Reached { rank: me.rank.into(), counter: me.kept_counter(), count };
         let mut collect = me.rounds(0, slots, |round| make(round, None));
         if !me.is_alone() {
@@ -160,7 +160,7 @@ pub fn reduce_scatter(layout: &Layout) -> Result<Recipe<'_>, Impossible> {
     }))
 }
 
-/// The broadcast: deal out, along the rail, hand out.
+/// The broadcast: scatter, along the rail, distribute.
 pub fn broadcast(layout: &Layout, root: u32) -> Result<Recipe<'_>, Impossible> {
     let grid = Grid::new("hierarchical", layout)?;
     let parts = grid.per_island * grid.lanes();
@@ -195,7 +195,7 @@ pub fn all_to_all(layout: &Layout) -> Result<Recipe<'_>, Impossible> {
     let outline = outline(Collective::AllToAll, &grid, lanes);
     let outline = Plan { aliasing: vec![Aliasing::OutOfPlace], symmetry, ..outline };
     Ok(recipe(outline, grid, Numbering::Blocks, move |me| {
-        // Round d is about the islands d places ahead, to which blocks go, and d places behind, from which they come.
+        // In round d, blocks go to the island d places ahead and come from the island d places behind.
         let theirs = |round, position| Input::Local(Place::input(me.chunk_ahead(round, position)));
         let here = Round::only(0);
         let keep = |round, position| Output::Local(Place::output(me.chunk(round, 0, position)));
@@ -224,13 +224,12 @@ pub fn all_to_all(layout: &Layout) -> Result<Recipe<'_>, Impossible> {
     }))
 }
 
-/// All positions of an island, from one's own upwards.
+/// All positions of an island, upwards from one.
 fn all_of(position: u32, per_island: u32) -> impl Iterator<Item = u32> {
     (0..per_island).map(move |by| (position + by) % per_island)
 }
 
-/// What all these plans have in common: two channels per lane triple, one for what is collected and what is on the
-/// rails, one for what is handed out.
+/// The outline of all these plans: two channels per lane triple, one to collect and for the rails, one to distribute.
 fn outline(collective: Collective, grid: &Grid<'_>, chunks: u32) -> Plan {
     let lanes = grid.lanes();
     let ranks = grid.islands * grid.per_island;
@@ -255,9 +254,9 @@ fn recipe<'a>(
     })
 }
 
-/// What a member does inside its island.
+/// The steps of a member inside its island.
 impl Member<'_> {
-    /// Whether it has its island to itself.
+    /// Whether it is alone in its island.
     fn is_alone(&self) -> bool {
         self.grid().per_island == 1
     }
@@ -270,18 +269,18 @@ impl Member<'_> {
         self.lane * COUNTERS + 1
     }
 
-    /// Until the island's sum of a round is there.
+    /// Until the island's sum of a round is complete.
     fn collected(&self, round: Round) -> Wait {
         Wait::Reached { rank: self.rank.into(), counter: self.collected_counter(), count: round.plus(1) }
     }
 
-    /// A step of the rail's lane, which tells the others of the triple that it is done.
+    /// A step of the rail's lane, which signals the other lanes of the triple.
     fn kept(&self, step: Step) -> Step {
         if self.is_alone() { step } else { step.signal(self.kept_counter()) }
     }
 
-    /// The sum of the chunks that the island's ranks have for this one goes to `keep`, once `free` is over. Everyone
-    /// gives the others what is theirs: `own` is this rank's chunk for a position.
+    /// Stores the sum of the island's chunks for this rank in `keep`, after the wait `free`, and sends the others their chunks:
+    /// `own` is this rank's chunk for a position.
     fn collect(&self, own: impl Fn(u32) -> Place, keep: Output, free: Option<Wait>) -> Vec<Step> {
         let own = |position| Input::Local(own(position));
         let received = |position| Input::received(self.peer(position));
@@ -302,7 +301,7 @@ impl Member<'_> {
         once(start).chain(pass).chain(once(whole(add(self.position)))).collect()
     }
 
-    /// The chunk that this rank has kept in a round goes to all of its island, and theirs come here.
+    /// Sends the chunk that this rank has kept in a round to all ranks of its island, and receives theirs.
     fn hand_out(&self, round: Round, place: impl Fn(u32) -> Place) -> Vec<Step> {
         let size = self.grid().per_island;
         if size == 1 {
@@ -324,12 +323,12 @@ impl Member<'_> {
         once(own.to(next())).chain(pass).chain(once(last)).collect()
     }
 
-    /// Who gives this rank its part when the root deals out.
+    /// The rank from which this one receives its part of the root's buffer.
     fn dealer(&self, root: &Member<'_>) -> u32 {
         if self.grid().switched() { root.rank } else { self.peer(self.inside(1)) }
     }
 
-    /// The root gives each rank of its island a part; around the ring of the island the farthest goes first.
+    /// The root sends each rank of its island a part; around the ring of the island, the farthest first.
     fn deal_out(&self, root: &Member<'_>, part: impl Fn(u32) -> u32) -> Vec<Node> {
         let size = self.grid().per_island;
         let own = |position| Input::Local(Place::input(part(position)));
@@ -347,7 +346,7 @@ impl Member<'_> {
         (places + 1..size).rev().map(|beyond| Step::copy(input(beyond)).to(next()).into()).collect()
     }
 
-    /// The block for a position in the island that is as many places ahead as the round says.
+    /// The block for a position in the island that is the round's number of places ahead.
     fn chunk_ahead(&self, round: Round, position: u32) -> Affine {
         let rank = self.elsewhere(round, true, position);
         let lanes = i64::from(self.lanes);
@@ -359,7 +358,7 @@ impl Member<'_> {
         }
     }
 
-    /// The lanes of a triple that have anything to do.
+    /// The lanes of a triple that have steps.
     fn lanes_of(&self, collect: Vec<Node>, rail: Vec<Node>, hand_out: Vec<Node>) -> Vec<Lane> {
         let is_used =
             |lane: &Lane| lane.nodes.iter().any(|node| !matches!(node, Node::Loop(l) if l.body.is_empty()));

@@ -1,22 +1,22 @@
 //! # Linear
 //!
-//! The root deals with everyone in turn; and messages, each sent straight to where it belongs.
+//! The root exchanges data with one rank after the other; and messages, each sent directly to its target.
 //!
-//! **Steps.** The root takes (gather) or sends (scatter) every other rank's block, one after the other. It sends
-//! (broadcast) its input to every other rank, or combines (reduce) everyone's in the order of the ranks.
+//! **Steps.** The root receives (gather) or sends (scatter) every other rank's block, one after the other. It sends
+//! (broadcast) its input to every other rank, or combines (reduce) all inputs in the order of the ranks.
 //! *Send-receive:* one lane sends a rank's messages in the order of the list and another receives, so both sides may
-//! send first; the earliest message that is not through is always next on both sides, so nothing waits for ever.
-//! *Neighbours:* every rank sends its blocks, then takes those that come, in the order in which they were sent, since
-//! on a dimension of two ranks both come from the same.
+//! send first; the earliest unfinished message is always next on both sides, so there is no deadlock.
+//! *Neighbours:* every rank sends its blocks, then receives in the order in which they were sent, since on a dimension of
+//! two ranks both come from the same rank.
 //!
-//! **Bytes on the wire.** n-1 blocks at the root, one at every other rank: the least possible, but for a broadcast or
-//! a reduction. Messages and neighbours' blocks go once.
+//! **Bytes on the wire.** n-1 blocks at the root, one at every other rank: the least possible, except for a broadcast or
+//! a reduction. Every message and every neighbour's block is sent once.
 //!
-//! **Possible.** Everywhere: all it needs is messages between any two ranks. Send-receive is out of place only: what
-//! is received would overwrite what is not sent yet.
+//! **Possible.** Everywhere: all it needs is messages between any two ranks. Send-receive is out of place only: received
+//! data would overwrite data that is not sent yet.
 //!
-//! **When it wins.** Where the root's link is the bottleneck anyway, which it is for large blocks; and as the only one
-//! for messages.
+//! **When it wins.** Where the root's link is the bottleneck anyway, as with large blocks; and for messages, which no other
+//! algorithm sends.
 //!
 //! **Paper.** Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005.
 //!
@@ -35,8 +35,8 @@ use crate::plan::{
 };
 use crate::{Affine, Recipe};
 
-/// One message is read while the next is written. Neighbours on a dimension of two ranks send each other two before either
-/// receives, so less would not do.
+/// Two slots: one message is read while the next is written. Neighbours on a dimension of two ranks send each other two messages
+/// before either receives, so one slot would deadlock.
 const DEPTH: u32 = 2;
 
 /// The blocks that neighbours exchange: two for each dimension of the torus.
@@ -97,7 +97,7 @@ pub fn reduce(layout: &Layout, root: u32) -> Recipe<'_> {
     recipe(Collective::Reduce { root }, layout, root, at_root, Step::copy(own()).to(Output::sent(root)))
 }
 
-/// These messages, from rank to rank. Out of place only: what is received would overwrite what is not sent yet.
+/// Messages from rank to rank. Out of place only: received data would overwrite data that is not sent yet.
 pub fn send_receive<'a>(layout: &'a Layout, messages: &[(u32, u32)]) -> Recipe<'a> {
     let messages = messages.to_vec();
     let collective = Collective::SendReceive { messages: messages.clone() };
@@ -146,11 +146,11 @@ pub fn neighbours(layout: &Layout, torus: [u32; 3]) -> Recipe<'_> {
         let sends = (0..BLOCKS)
             .filter(|block| !of_one(block))
             .map(|block| input(block).to(Output::sent(neighbour(block))));
-        // A block that goes one way comes from the other.
+        // A block that is sent in one direction arrives from the opposite one.
         let receives = (0..BLOCKS)
             .filter(|block| !of_one(block))
             .map(|sent| Step::copy(Input::received(neighbour(sent ^ 1))).to(keep(sent ^ 1)));
-        // A rank alone in a dimension gives itself two blocks. In place they change places.
+        // A rank that is alone in a dimension sends itself two blocks. In place they are swapped.
         let swaps = (0..BLOCKS).step_by(2).filter(of_one).flat_map(|block| {
             [
                 input(block).to(Output::Local(Place::scratch(0))),
@@ -169,7 +169,7 @@ fn outline(collective: Collective, ranks: u32) -> Plan {
     Plan { channels, uneven, ..Plan::outline("linear", collective, ranks, 1) }
 }
 
-/// A plan in which the root does one thing, and all others another.
+/// A plan with one program for the root and another for all others.
 fn recipe<'a>(
     collective: Collective,
     layout: &'a Layout,

@@ -1,7 +1,7 @@
 //! The algorithms, one file each. A file's header gives the steps, the bytes on the wire, when it wins and the paper.
 //!
-//! An algorithm is a name that writes [recipes](crate::Recipe): for a collective and a [layout](crate::Layout) of ranks
-//! on their wiring, or it says in a sentence why it cannot.
+//! An algorithm writes a [recipe](crate::Recipe) for a collective and a [layout](crate::Layout) of ranks on their wiring, or
+//! says why it cannot.
 
 pub mod bruck;
 pub mod chain;
@@ -40,75 +40,79 @@ use crate::recipe::Recipe;
 /// The algorithms that are built in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Algorithm {
-    /// Every rank sends what it has to everyone who wants it; payload and flag share cache lines.
+    /// Every rank sends its data to all ranks that need it; payload and flag share cache lines.
     ExchangeLl,
-    /// Every rank sends what it has to everyone who wants it, through slots.
+    /// Every rank sends its data to all ranks that need it, through slots.
     Exchange,
-    /// Every rank reads all inputs where they are and reduces for itself.
+    /// Every rank reads all inputs in peer memory and reduces them itself.
     OneShot,
-    /// Every rank reduces its share where it is, and writes it to everyone.
+    /// Every rank reduces its share in peer memory and writes the result to all ranks.
     TwoShot,
-    /// Every rank reduces its share where it is, and reads the others' results.
+    /// Every rank reduces its share in peer memory and reads the others' results.
     Pull,
-    /// Every rank puts its part into staging memory, where the others take it.
+    /// Every rank copies its part into staging memory, from which the others read it.
     Staged,
-    /// Chunks travel around a ring twice, once to be reduced and once to be handed out.
+    /// Chunks travel around a ring twice, once to be reduced and once to be distributed.
     Ring,
-    /// Ranks stand in a row and hand on.
+    /// Ranks form a chain, and each forwards to the next.
     Chain,
-    /// The root deals with everyone in turn.
+    /// The root exchanges data with one rank after the other.
     Linear,
-    /// Every two ranks exchange what they have for each other.
+    /// Every two ranks exchange their data for each other.
     Pairwise,
-    /// Two binary trees carry half of the data each, up to be reduced and down to be handed out.
+    /// Two binary trees carry half of the data each, up to reduce it and down to distribute it.
     Tree,
     /// First inside each island, then between the islands along rails, then inside again.
     Hierarchical,
-    /// Ranks exchange all they have with one at twice the distance in every round.
+    /// Ranks exchange all their data with a rank at twice the distance in every round.
     RecursiveDoubling,
-    /// Ranks exchange half of what is left in every round, then twice what is known.
+    /// Ranks exchange half of the remaining data in every round, then twice the gathered data.
     HalvingDoubling,
-    /// What goes the same way around the ring goes together, over distances that double.
+    /// Blocks for the same direction around the ring travel together, over distances that double.
     Bruck,
-    /// A tree for every rank's block, all of them at once, the farthest ranks first.
+    /// A tree for every rank's block, all at once, the farthest ranks first.
     Pat,
-    /// Event of who has entered spreads over distances that double.
+    /// Ranks learn which others have entered, over distances that double.
     Dissemination,
-    /// The switch of the island adds and hands out.
+    /// The switch of the island adds and distributes.
     Nvls,
-    /// Switches add and hand out inside islands, trees between them.
+    /// Switches add and distribute inside islands, trees between them.
     NvlsTree,
-    /// Each rank reduces its part inside its island, the network adds those of all islands.
+    /// Each rank reduces its part inside its island, and the network adds the parts of all islands.
     CollnetDirect,
-    /// A chain through each island, and the network adds what the heads of the chains have.
+    /// A chain through each island, and the network adds the sums of the chains' heads.
     CollnetChain,
 }
 
-/// Why an algorithm has no plan for a collective on some wiring, in a sentence.
+/// Why an algorithm has no plan for a collective on some wiring.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Impossible(pub String);
 
-/// What is said of each algorithm, in the order of the names: what it is called, and what it does in a line.
+/// The name and a one-line description of each algorithm, in the order of the enum.
 const ABOUT: &[(Algorithm, &str, &str)] = &[
     (
         Algorithm::ExchangeLl,
         "exchange-ll",
-        "everyone sends what it has to everyone, payload and flag in one cache line",
+        "every rank sends its data to all ranks, payload and flag in one cache line",
     ),
-    (Algorithm::Exchange, "exchange", "everyone sends what it has to everyone, through slots"),
-    (Algorithm::OneShot, "one-shot", "everyone reads all inputs in peer memory and reduces for itself"),
-    (Algorithm::TwoShot, "two-shot", "everyone reduces its share in peer memory and writes it to everyone"),
-    (Algorithm::Pull, "pull", "everyone reduces its share in peer memory and reads the others' results"),
-    (Algorithm::Staged, "staged", "everyone puts its part into staging memory, where the others take it"),
-    (Algorithm::Ring, "ring", "chunks travel around a ring, once to be reduced and once to be handed out"),
-    (Algorithm::Chain, "chain", "ranks stand in a row and hand on, tile after tile"),
-    (Algorithm::Linear, "linear", "the root deals with everyone in turn"),
-    (Algorithm::Pairwise, "pairwise", "every two ranks exchange what they have for each other"),
+    (Algorithm::Exchange, "exchange", "every rank sends its data to all ranks, through slots"),
+    (Algorithm::OneShot, "one-shot", "every rank reads all inputs in peer memory and reduces them itself"),
+    (
+        Algorithm::TwoShot,
+        "two-shot",
+        "every rank reduces its share in peer memory and writes it to all ranks",
+    ),
+    (Algorithm::Pull, "pull", "every rank reduces its share in peer memory and reads the others' results"),
+    (Algorithm::Staged, "staged", "every rank copies its part into staging memory, where the others read it"),
+    (Algorithm::Ring, "ring", "chunks travel around a ring, once to be reduced and once to be distributed"),
+    (Algorithm::Chain, "chain", "ranks form a chain, and each forwards to the next, tile after tile"),
+    (Algorithm::Linear, "linear", "the root exchanges data with one rank after the other"),
+    (Algorithm::Pairwise, "pairwise", "every two ranks exchange their data for each other"),
     (
         Algorithm::Tree,
         "tree",
-        "two binary trees carry half of the data each, up to be reduced and down to be handed out",
+        "two binary trees carry half of the data each, up to reduce it and down to distribute it",
     ),
     (
         Algorithm::Hierarchical,
@@ -118,31 +122,35 @@ const ABOUT: &[(Algorithm, &str, &str)] = &[
     (
         Algorithm::RecursiveDoubling,
         "recursive-doubling",
-        "everyone exchanges all it has with one at twice the distance in every round",
+        "every rank exchanges all its data with a rank at twice the distance in every round",
     ),
     (
         Algorithm::HalvingDoubling,
         "halving-doubling",
-        "everyone exchanges half of what is left in every round, then twice what is known",
+        "every rank exchanges half of the remaining data per round, then twice the gathered data",
     ),
     (
         Algorithm::Bruck,
         "bruck",
-        "what goes the same way around the ring goes together, over distances that double",
+        "blocks for the same direction on the ring travel together, over distances that double",
     ),
-    (Algorithm::Pat, "pat", "a tree for every rank's block, all of them at once, the farthest ranks first"),
-    (Algorithm::Dissemination, "dissemination", "news of who has entered spreads over distances that double"),
-    (Algorithm::Nvls, "nvls", "the switch of the island adds and hands out"),
-    (Algorithm::NvlsTree, "nvls-tree", "switches add and hand out inside islands, trees between them"),
+    (Algorithm::Pat, "pat", "a tree for every rank's block, all at once, the farthest ranks first"),
+    (
+        Algorithm::Dissemination,
+        "dissemination",
+        "ranks learn which others have entered, over distances that double",
+    ),
+    (Algorithm::Nvls, "nvls", "the switch of the island adds and distributes"),
+    (Algorithm::NvlsTree, "nvls-tree", "switches add and distribute inside islands, trees between them"),
     (
         Algorithm::CollnetDirect,
         "collnet-direct",
-        "each reduces its part inside its island, the network adds those of all islands",
+        "each rank reduces its part inside its island, the network adds those of all islands",
     ),
     (
         Algorithm::CollnetChain,
         "collnet-chain",
-        "a chain through each island, the network adds what their heads have",
+        "a chain through each island, the network adds the sums of the chains' heads",
     ),
 ];
 
@@ -153,7 +161,7 @@ impl Algorithm {
         let mut at = 0;
         while at < all.len() {
             all[at] = ABOUT[at].0;
-            assert!(all[at] as usize == at, "the table is in the order of the names");
+            assert!(all[at] as usize == at, "the table is in the order of the enum");
             at += 1;
         }
         all
@@ -164,12 +172,12 @@ impl Algorithm {
         ABOUT[self as usize].1
     }
 
-    /// What it does, in a line.
+    /// A one-line description.
     pub fn about(self) -> &'static str {
         ABOUT[self as usize].2
     }
 
-    /// Those that do a collective on ranks that know nothing of their wiring, and so of no switch that could help.
+    /// The algorithms for a collective on unknown wiring, without switches that compute.
     pub fn doing(collective: &Collective) -> impl Iterator<Item = Algorithm> {
         let plan = |algorithm: &Algorithm| algorithm.flat(collective, 2, 1);
         Self::ALL
@@ -177,7 +185,7 @@ impl Algorithm {
             .filter(move |algorithm| plan(algorithm).is_ok_and(|plan| plan.groups.is_empty()))
     }
 
-    /// How it does a collective on a layout, or why it cannot.
+    /// Its recipe for a collective on a layout; the error says why there is none.
     pub fn recipe<'a>(self, collective: &Collective, layout: &'a Layout) -> Result<Recipe<'a>, Impossible> {
         if let Some(what) = collective.misfit(layout.ranks()) {
             return Err(Impossible(what));
@@ -277,17 +285,17 @@ impl Algorithm {
             (Algorithm::NvlsTree, Collective::AllReduce) => nvls_tree::all_reduce(layout),
             (Algorithm::CollnetDirect, Collective::AllReduce) => collnet_direct::all_reduce(layout),
             (Algorithm::CollnetChain, Collective::AllReduce) => collnet_chain::all_reduce(layout),
-            _ => Err(Impossible(format!("{self} does no {}", collective.name()))),
+            _ => Err(Impossible(format!("{self} does not implement {}", collective.name()))),
         }
     }
 
-    /// Its plan for a collective of ranks that know nothing of their wiring, with `rings` side by side where it uses any.
+    /// Its plan for a collective on unknown wiring, with `rings` side by side if it uses any.
     pub fn flat(self, collective: &Collective, ranks: u32, rings: u32) -> Result<Plan, Impossible> {
         Ok(self.recipe(collective, &Layout::flat(ranks, rings))?.plan())
     }
 
-    /// The same plan with another protocol for its messages, if it passes any. Of messages that carry their own flags many may be
-    /// under way, as in exchange-ll, so that a sender seldom looks for credits.
+    /// The same plan with another protocol for its messages. With LL and LL128, FIFOs are as deep as in exchange-ll, so that a sender
+    /// seldom has to poll for credits.
     pub fn flat_with(
         self,
         collective: &Collective,
@@ -303,7 +311,7 @@ impl Algorithm {
         })
     }
 
-    /// Its all-reduce of ranks that know nothing of their wiring.
+    /// Its plan for an all-reduce on unknown wiring.
     ///
     /// # Panics
     /// If it has none, or there are no ranks or rings.

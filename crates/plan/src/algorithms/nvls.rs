@@ -1,18 +1,17 @@
 //! # NVLS
 //!
-//! The switch of an island adds and copies: a rank that loads through it gets the sum of what all ranks hold at a place,
-//! and what it stores goes to all of them.
+//! The switch of an island adds and copies: a load through it returns the sum over all ranks, and a store goes to all of them.
 //!
-//! **Steps.** *All-reduce:* once all have entered the call, rank r asks the switch for the sum of chunk r of every input and
+//! **Steps.** *All-reduce:* once all have entered the call, rank r loads the sum of chunk r of every input through the switch and
 //! stores it to chunk r of every output, in one step. *All-gather:* every rank stores its block to all. *Reduce-scatter:*
-//! every rank asks for the sum of its block. *Broadcast:* the root stores to all. *Reduce:* the root asks for the sum. Nobody leaves
-//! before all that concerns its buffers is done. Ranks alone on their island copy.
+//! every rank loads the sum of its block. *Broadcast:* the root stores to all. *Reduce:* the root loads the sum. No rank leaves
+//! before all accesses to its buffers are done. A rank that is alone on its island copies.
 //!
-//! **Bytes on the wire.** Up to the switch a buffer, and down from it another, per rank, however many ranks there are: half of what
-//! any algorithm without the switch sends for an all-reduce.
+//! **Bytes on the wire.** One buffer up to the switch and one down from it per rank, for any number of ranks: half of what any
+//! algorithm without the switch sends for an all-reduce.
 //!
-//! **Possible.** On one island whose switch multicasts and reduces, in symmetric buffers, which the switch can address as
-//! one. The switch adds in an order of its own, so a sum is asked for once and stored to all.
+//! **Possible.** On one island whose switch multicasts and reduces, in symmetric buffers, which the switch can address
+//! together. The order in which the switch adds is unknown, so each sum is loaded once and stored to all.
 //!
 //! **When it wins.** Medium and large buffers inside an NVLink island of the Hopper generation or later.
 //!
@@ -35,7 +34,7 @@ use crate::plan::{
     Switch, Symmetry, Wait,
 };
 
-/// The counter that says a rank has done its step.
+/// Signalled once a rank has taken its step.
 const DONE: u32 = 0;
 
 /// The all-reduce.
@@ -94,14 +93,14 @@ impl Me {
         }
     }
 
-    /// The other ranks, from the own upwards.
+    /// The other ranks, upwards from this one.
     fn peers(&self) -> impl Iterator<Item = u32> + use<> {
         let (rank, ranks) = (self.rank, self.ranks);
         (1..ranks).map(move |by| (rank + by) % ranks)
     }
 }
 
-/// The plan in which those for whom there is a step do it once all have entered, and all wait for them.
+/// The plan in which the ranks with a step take it once all have entered, and all wait for them.
 fn recipe<'a>(
     collective: Collective,
     layout: &'a Layout,
@@ -111,7 +110,7 @@ fn recipe<'a>(
     let ranks = layout.ranks();
     if layout.islands.len() > 1 {
         let islands = layout.islands.len();
-        return Err(Impossible(format!("nvls works within one island, and there are {islands}")));
+        return Err(Impossible(format!("nvls works inside one island, but there are {islands}")));
     }
     if let Err(why) = &layout.multicast {
         return Err(Impossible(format!("nvls needs a switch that multicasts and reduces: {why}")));
@@ -134,7 +133,7 @@ fn recipe<'a>(
     }))
 }
 
-/// Turning the ranks leads from each to one that does the same.
+/// The symmetry of all ranks around the ring.
 fn symmetry(collective: &Collective, ranks: u32) -> Symmetry {
     let (turning, one) = (vec![Digit { size: ranks, with: Some(0) }], vec![Digit { size: 1, with: None }]);
     let (input, output) = match collective {

@@ -1,21 +1,20 @@
 //! # NVLS tree
 //!
-//! The switch of each island adds what its ranks hold, trees of the islands add the islands' sums, and the switches hand
-//! the result out.
+//! The switch of each island adds its ranks' data, trees of the islands add the islands' sums, and the switches distribute the
+//! result.
 //!
-//! **Steps.** *All-reduce:* position p of each island is the head of part p. Once its island has entered, the head asks the switch for the
-//! island's sum, adds what it receives from its two children on the rail and sends that up; the root's sum is whole, comes
-//! down again, and each head stores it to all of its island in the step that passes it on. Half of each part goes along
-//! one tree and half along another, so arranged that an island with children in one has none in the other. Up
-//! and down are lanes of their own, so that tiles follow each other.
+//! **Steps.** *All-reduce:* position p of each island is the head of part p. Once its island has entered, the head loads the island's
+//! sum through the switch, adds the sums of its two children on the rail and sends the result up. The root's sum is complete and
+//! goes down again; each head stores it to all of its island in the step that forwards it. Half of each part goes along one tree
+//! and half along another, arranged so that an island with children in one is a leaf of the other. Up and down are separate lanes,
+//! so that tiles are pipelined.
 //!
 //! **Bytes on the wire.** Inside, a buffer up to the switch and one down from it; across, each island sends and receives at most two
 //! buffers, shared by its ranks.
 //!
-//! **Possible.** On two or more islands of as many ranks each, whose switches multicast and reduce, in symmetric
-//! buffers.
+//! **Possible.** On two or more islands of equal size, whose switches multicast and reduce, in symmetric buffers.
 //!
-//! **When it wins.** Medium buffers on several NVLink islands: the way is as long as the logarithm of the islands.
+//! **When it wins.** Medium buffers on several NVLink islands: latency grows with the logarithm of the islands.
 //!
 //! **Paper.** Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009; as NVLSTree
 //! in NCCL 2.18, 2023.
@@ -33,10 +32,10 @@ use crate::plan::{
     Protocol, RankDigit, Step, Switch, Symmetry, Wait,
 };
 
-/// One message is read while the next is written.
+/// Two slots: one message is read while the next is written.
 const DEPTH: u32 = 2;
 
-/// How many trees carry a share each.
+/// The number of trees; each carries an equal share.
 const TREES: u32 = 2;
 
 /// The all-reduce.
@@ -69,7 +68,7 @@ pub fn all_reduce(layout: &Layout) -> Result<Recipe<'_>, Impossible> {
     }))
 }
 
-/// What a rank does for its part of one tree's share: a lane up and a lane down, and at the root one lane that turns.
+/// The lanes of a rank for its part of one tree's share: one up and one down; the root has one lane for both.
 fn lanes(grid: &Grid<'_>, rank: u32, tree: u32) -> Vec<Lane> {
     let me = grid.member(rank, 0, Numbering::Parts);
     let chunk = me.position * TREES + tree;
@@ -100,8 +99,8 @@ fn lanes(grid: &Grid<'_>, rank: u32, tree: u32) -> Vec<Lane> {
     }
 }
 
-/// The parent and the children of an island. Islands are numbered from the root down, level by level, so that the first half of
-/// them have children; from the other end, the second half.
+/// The parent and the children of an island. Islands are numbered from the root down, level by level, so that the first half
+/// has children; counted from the other end, the second half.
 fn family(island: u32, islands: u32, from_the_end: bool) -> (Option<u32>, Vec<u32>) {
     let name = |number: u32| if from_the_end { islands - 1 - number } else { number };
     let number = name(island);

@@ -1,17 +1,17 @@
 //! # One-shot
 //!
-//! Every rank reads what it needs where it is, in the memory of its peers, and keeps it.
+//! Every rank reads the data it needs in the memory of its peers.
 //!
 //! **Steps.** *All-reduce, reduce, reduce-scatter:* once all have entered the call, every rank that gets a result reads all inputs, in the order
-//! of the ranks, and combines them. *All-gather, broadcast:* whoever has a block puts it into its own output and says so; the others
-//! read it there. *All-to-all, gather, scatter, send-receive:* every rank reads each block that is for it. Nobody leaves before
-//! those who read its memory have done so. *Barrier:* every rank looks until it has seen that all others have entered.
+//! of the ranks, and combines them. *All-gather, broadcast:* the owner of a block copies it into its own output and signals; the others
+//! read it there. *All-to-all, gather, scatter, send-receive:* every rank reads each block that is for it. No rank leaves before
+//! its peers have read its memory. *Barrier:* every rank polls until all others have entered.
 //!
-//! **Bytes on the wire.** Each result's inputs are read once by each who wants it: n-1 buffers per rank for an all-reduce, what any algorithm must
-//! move for the others.
+//! **Bytes on the wire.** Every rank that gets a result reads all its inputs once: n-1 buffers per rank for an all-reduce, the least possible
+//! for the others.
 //!
-//! **Possible.** In symmetric buffers, which peers can reach; it is enough that they can read them. All-reduce, all-to-all and send-receive cannot work in
-//! place: a rank would overwrite what others are still reading.
+//! **Possible.** In symmetric buffers, or in buffers that peers can read. All-reduce, all-to-all and send-receive cannot work in
+//! place: a rank would overwrite data that others are still reading.
 //!
 //! **When it wins.** Small symmetric buffers; for all-gather, reduce-scatter and all-to-all large ones too; the barrier of few
 //! ranks.
@@ -40,13 +40,13 @@ use crate::plan::{
 };
 use crate::{Affine, Recipe};
 
-/// The counter that says a rank has read what it needs, or grows with each part of it.
+/// Counts the parts that a rank has read.
 const READ: u32 = 0;
 
-/// The counter that says a rank's own block is in its output.
+/// Signalled once a rank's own block is in its output.
 const READY: u32 = 1;
 
-/// The all-reduce. Out of place only: others still read what would be overwritten.
+/// The all-reduce. Out of place only: a rank would overwrite data that others still read.
 pub fn all_reduce(layout: &Layout) -> Recipe<'_> {
     let ranks = layout.ranks();
     let outline = outline(Collective::AllReduce, ranks, vec![Aliasing::OutOfPlace]);
@@ -74,7 +74,7 @@ pub fn reduce_scatter(layout: &Layout) -> Recipe<'_> {
     })
 }
 
-/// The broadcast: everyone reads the root's output, where the root has put its input first.
+/// The broadcast: every rank reads the root's output, after the root has copied its input there.
 pub fn broadcast(layout: &Layout, root: u32) -> Recipe<'_> {
     let ranks = layout.ranks();
     let outline = outline(Collective::Broadcast { root }, ranks, Aliasing::BOTH.to_vec());
@@ -138,14 +138,14 @@ pub fn send_receive<'a>(layout: &'a Layout, messages: &[(u32, u32)]) -> Recipe<'
     })
 }
 
-/// Counts up what a rank has, from 0.
+/// The next number for a rank, from 0.
 fn next(counts: &mut BTreeMap<u32, u32>, rank: u32) -> u32 {
     let count = counts.entry(rank).or_insert(0);
     *count += 1;
     *count - 1
 }
 
-/// The scatter: everyone reads its block of the root's input.
+/// The scatter: every rank reads its block of the root's input.
 pub fn scatter(layout: &Layout, root: u32) -> Recipe<'_> {
     let ranks = layout.ranks();
     let outline = outline(Collective::Scatter { root }, ranks, Aliasing::BOTH.to_vec());
@@ -159,7 +159,7 @@ pub fn scatter(layout: &Layout, root: u32) -> Recipe<'_> {
     })
 }
 
-/// The all-gather: everyone reads the others' blocks in their outputs, where they have put them first.
+/// The all-gather: every rank copies its block into its output, where the others read it.
 pub fn all_gather(layout: &Layout) -> Recipe<'_> {
     let ranks = layout.ranks();
     let blocks =
@@ -176,8 +176,8 @@ pub fn all_gather(layout: &Layout) -> Recipe<'_> {
     })
 }
 
-/// The all-to-all: everyone reads what the others have for it. Out of place only: others still read what would be
-/// overwritten.
+/// The all-to-all: every rank reads its blocks of all inputs. Out of place only: a rank would overwrite data that others still
+/// read.
 pub fn all_to_all(layout: &Layout) -> Recipe<'_> {
     let ranks = layout.ranks();
     let blocks = vec![Digit { size: ranks, with: Some(0) }];
@@ -191,7 +191,7 @@ pub fn all_to_all(layout: &Layout) -> Recipe<'_> {
     })
 }
 
-/// The barrier: that a rank has entered the call is all there is to know of it.
+/// The barrier: every rank waits until all others have entered.
 pub fn barrier(layout: &Layout) -> Recipe<'_> {
     let ranks = layout.ranks();
     let outline = Plan {
@@ -233,27 +233,27 @@ fn program(steps: impl IntoIterator<Item = Step>, until: impl IntoIterator<Item 
     }
 }
 
-/// The ranks from the next one on, around, in a loop.
+/// The ranks after this one, around the ring, by the iteration of a loop.
 pub(super) fn ahead(rank: u32, ranks: u32) -> Affine {
     Affine::ring(i64::from(rank) + 1, 1, ranks)
 }
 
-/// A first step, one about each rank ahead, which signals the first counter, and a wait for each of these until it has come
-/// around to this rank.
+/// A first step, a step for each rank ahead, which signals the first counter, and a wait until each of those ranks has taken
+/// its step for this one.
 pub(super) fn around(own: Step, each: Step, rank: u32, ranks: u32) -> Program {
     let nodes = vec![own.into(), Node::repeat(ranks - 1, [each]), come_around(rank, ranks, READ)];
     Program { lanes: vec![Lane { channel: 0, nodes }] }
 }
 
-/// Waits until each of the ranks ahead, which signals a counter for every rank ahead of it, has come around to this one.
+/// Waits until each of the ranks ahead, which signals a counter for every rank ahead of it, has signalled for this one.
 pub(super) fn come_around(rank: u32, ranks: u32, counter: u32) -> Node {
-    // The rank d places ahead comes to this one in its step n-d.
+    // The rank d places ahead signals for this one in its step n-d.
     let count = Affine { offset: 0, base: i64::from(ranks) - 1, by: vec![-1], modulo: None };
     let come = Wait::Reached { rank: ahead(rank, ranks), counter, count };
     Node::repeat(ranks - 1, [Step::sync().after([come])])
 }
 
-/// Turning the ranks, and the digits of chunks that turn with them.
+/// The symmetry of all ranks around the ring, with the digits of chunks that turn with them.
 pub(super) fn turning(ranks: u32, input: Vec<Digit>, output: Vec<Digit>) -> Symmetry {
     Symmetry { ranks: vec![RankDigit { size: ranks, turns: true }], input, output, scratch: vec![] }
 }

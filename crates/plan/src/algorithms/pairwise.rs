@@ -1,12 +1,11 @@
 //! # Pairwise
 //!
-//! Every two ranks exchange what they have for each other.
+//! Every two ranks exchange their data for each other.
 //!
-//! **Steps.** *All-to-all:* in round k every rank sends to the rank k further on and receives from the rank k further
-//! back: n-1 rounds, one loop, and no rank is sent to by two at once. On islands it depends on the positions which
-//! rounds stay inside, hence the bounds: at most g-1 rounds at either end do. *Reduce-scatter:* every rank sends its
-//! part of each block to the rank it belongs to, in the same order, then combines all parts of its own block in the
-//! order of the ranks.
+//! **Steps.** *All-to-all:* in round k every rank sends to the rank k places ahead and receives from the rank k places
+//! behind: n-1 rounds, one loop, and no rank receives from two at once. Which rounds stay inside an island depends on the
+//! positions, hence the bounds: at most g-1 rounds at either end do. *Reduce-scatter:* every rank sends its part of each
+//! block to the owner of the block, in the same order, then combines all parts of its own block in the order of the ranks.
 //!
 //! **Bytes on the wire.** n-1 blocks per rank, each way: the least possible.
 //!

@@ -1,26 +1,25 @@
 //! # PAT
 //!
-//! Parallel aggregated trees: every rank's block has a binomial tree of its own, all trees are the same turned around
-//! the ring, and what they have to send over the same distance goes together. Like [Bruck's](super::bruck), with the
-//! farthest ranks first: few blocks go far, and many go near.
+//! Parallel aggregated trees: every rank's block has its own binomial tree, all trees are the same rotated around the ring,
+//! and blocks that travel the same distance travel together. Like [Bruck's](super::bruck), with the farthest ranks first:
+//! few blocks travel far, and many travel near.
 //!
-//! **Steps.** The tree of rank r's block, whose nodes are counted from r around the ring: node o, which ends in so
-//! many zeros, has the nodes below it that a smaller power of two leads to. *All-gather:* in the round of distance d,
-//! the largest power of two first, every rank sends the blocks for which its node is a multiple of 2d to the rank d
-//! places on. They are received into the output and sent from there. *Reduce-scatter:* the same backwards: every rank
-//! sends the sums of the blocks for which its node is an odd multiple of d to the rank d places back, the smallest
-//! distance first.
+//! **Steps.** The nodes of the tree of rank r's block are counted from r around the ring; the children of node o are o plus
+//! each power of two below the lowest bit of o. *All-gather:* in the round of distance d, the largest power of two first,
+//! every rank sends the blocks for which its node is a multiple of 2d to the rank d places ahead. It receives them into the
+//! output and sends from there. *Reduce-scatter:* the same in reverse: every rank sends the sums of the blocks for which its
+//! node is an odd multiple of d to the rank d places behind, the smallest distance first.
 //!
-//! This is the variant in which all trees advance together, in as many rounds as the ranks have bits. NCCL (2.23) does
-//! that while its buffers hold a round, and lets trees follow one another when they do not.
+//! This is the variant in which all trees advance together, in log2(n) rounds. NCCL (2.23) uses it while its buffers hold a
+//! round, and otherwise runs the trees one after the other.
 //!
 //! **Bytes on the wire.** n-1 blocks per rank, each way: the least possible. The all-gather needs no memory but the
-//! two slots towards each of log2(n) ranks; the reduce-scatter keeps n/2 sums in scratch. On islands it depends on the
-//! positions which rounds stay inside, hence the bounds.
+//! two slots towards each of log2(n) ranks; the reduce-scatter keeps n/2 sums in scratch. Which rounds stay inside an island
+//! depends on the positions, hence the bounds.
 //!
 //! **Possible.** Everywhere.
 //!
-//! **When it wins.** Small and medium blocks on many ranks, where a ring's way is too long.
+//! **When it wins.** Small and medium blocks on many ranks, where a ring has too many hops.
 //!
 //! **Paper.** Jeaugey, "PAT: a new algorithm for all-gather and reduce-scatter operations at scale", 2025; NCCL 2.23.
 //!
@@ -54,7 +53,7 @@ pub fn all_gather(layout: &Layout) -> Recipe<'_> {
     })
 }
 
-/// The reduce-scatter. Sums on their way lie in scratch, that of node o in chunk o/2.
+/// The reduce-scatter. Partial sums are in scratch, that of node o in chunk o/2.
 pub fn reduce_scatter(layout: &Layout) -> Recipe<'_> {
     let ranks = layout.ranks();
     let mut outline = Rounds::outline("pat", Collective::ReduceScatter, ranks, 1);
@@ -70,7 +69,7 @@ pub fn reduce_scatter(layout: &Layout) -> Recipe<'_> {
         for distance in distances(ranks) {
             let round = Round { distance, ranks };
             let (target, source) = ((rank + ranks - distance) % ranks, (rank + distance) % ranks);
-            // The last node of all has nothing below it, so its sum is its input, whatever the round.
+            // The last node has no children, so its sum is its input in every round.
             let ends_with_last = distance > 1 && round.last() == ranks - 1;
             let sums = round.trees() - u32::from(ends_with_last);
             let source_of_sums =
@@ -92,14 +91,14 @@ pub fn reduce_scatter(layout: &Layout) -> Recipe<'_> {
     })
 }
 
-/// What goes over one distance: from the nodes that are multiples of `2 distance` to those `distance` above them, or back.
+/// The blocks of one distance: from the nodes that are multiples of `2 distance` to those `distance` above them, or back.
 struct Round {
     distance: u32,
     ranks: u32,
 }
 
 impl Round {
-    /// For how many trees a rank takes part on one side, as for the other.
+    /// The number of trees for which a rank sends, and for which it receives.
     fn trees(&self) -> u32 {
         (self.ranks - self.distance).div_ceil(2 * self.distance)
     }
@@ -109,7 +108,7 @@ impl Round {
         self.distance + 2 * self.distance * (self.trees() - 1)
     }
 
-    /// The blocks for which a rank is node `2 distance i`, from some i on.
+    /// The blocks for which a rank is node `2 distance i`, for i from `from` on.
     fn block(&self, rank: u32, from: u32) -> Affine {
         let apart = 2 * i64::from(self.distance);
         Affine::ring(i64::from(rank) - apart * i64::from(from), -apart, self.ranks)

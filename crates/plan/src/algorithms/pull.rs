@@ -1,18 +1,18 @@
 //! # Pull
 //!
-//! Everyone reads: first its share of all inputs, then the others' results. Nobody writes to a peer.
+//! Every rank reads: first its share of all inputs, then the others' results. No rank writes to a peer.
 //!
-//! **Steps.** The buffer is cut into n chunks. *All-reduce:* once all have entered the call, rank r reads chunk r of every input where it is,
-//! combines them in the order of the ranks into its own output and says so. Then it reads every other chunk in the output
-//! of its owner, the next rank's first, and leaves when all have read its own. *Reduce:* ranks other than the root
-//! combine into a chunk of staging memory, where the root reads it.
+//! **Steps.** The buffer is cut into n chunks. *All-reduce:* once all have entered the call, rank r reads chunk r of every input,
+//! combines them in the order of the ranks into its own output and signals. Then it reads every other chunk in the output of
+//! its owner, the next rank's first, and leaves when all have read its own. *Reduce:* ranks other than the root combine into
+//! a chunk of staging memory, where the root reads it.
 //!
-//! In place too: chunk p of a rank's buffer is overwritten when rank p has combined, and nobody else reads it before.
+//! In place too: a rank overwrites chunk p of its buffer after rank p has combined it, and no other rank reads it before.
 //!
 //! **Bytes on the wire.** As much as two-shot moves, all of it by reading: 2(n-1)/n of the buffer per rank for an all-reduce.
 //!
-//! **Possible.** Where ranks can read each other's buffers; writing to them is not needed, so that the kernel's copies from
-//! other processes will do.
+//! **Possible.** Where ranks can read each other's buffers. They need not write to them, so the kernel's copies from other
+//! processes (CMA) are enough.
 //!
 //! **When it wins.** Large buffers that peers can read and not write, or cannot write as fast.
 //!
@@ -28,10 +28,10 @@ use crate::Recipe;
 use crate::layout::Layout;
 use crate::plan::{Buffer, Collective, Input, Lane, Node, Output, Place, Plan, Program, Remote, Step, Wait};
 
-/// The counter that grows with each result that a rank has read.
+/// Counts the results that a rank has read.
 const READ: u32 = 0;
 
-/// The counter that says a rank has combined its chunk.
+/// Signalled once a rank has combined its chunk.
 const COMBINED: u32 = 1;
 
 /// The all-reduce.
@@ -77,7 +77,7 @@ fn sum(rank: u32, ranks: u32) -> Step {
     Step::reduce(parts).after(all_but(rank, ranks).map(Wait::entered)).signal(COMBINED)
 }
 
-/// Reads the results of the others, from the next rank's on.
+/// Reads the results of the others, the next rank's first.
 fn read(rank: u32, ranks: u32, result: Remote) -> Node {
     let combined = Wait::Reached { rank: ahead(rank, ranks), counter: COMBINED, count: 1.into() };
     let read = Step::copy(Input::Peer(result)).after([combined]);

@@ -1,23 +1,22 @@
 //! # Recursive doubling
 //!
-//! Ranks exchange what they have with one at distance 1, then 2, 4 and so on: after every round each knows twice as
-//! much.
+//! Ranks exchange their data with a rank at distance 1, then 2, 4 and so on: every round doubles what a rank has.
 //!
-//! **Steps.** *All-reduce:* in every round two ranks exchange their sums so far and both combine them, the lower
-//! rank's first, so that all end with the same bits, in the order of the ranks. Of more ranks than a power of two,
-//! each odd one of the first sends its input to the even one before it and gets the result in the end. *All-gather:*
-//! in every round two ranks exchange all blocks they have; they find their places at once. *Scan:* in the round of
-//! distance d, every rank sends the reduction of the ranks up to it that it has to the rank d further on. A rank that
-//! has got everything sends its result to all who still lack it in one step. *Exclusive scan:* the same, where every
-//! rank keeps apart what it received and adds its own input only to what it sends.
+//! **Steps.** *All-reduce:* in every round two ranks exchange their partial sums and both combine them, the lower rank's
+//! first, so that all end with the same bits, in the order of the ranks. With more ranks than a power of two, each odd rank
+//! of the first ones sends its input to the even rank before it and receives the result in the end. *All-gather:* in every
+//! round two ranks exchange all blocks they have, each straight into its place. *Scan:* in the round of distance d, every
+//! rank sends its partial reduction to the rank d places ahead. A rank that has received everything sends its result to all
+//! ranks that still need it in one step. *Exclusive scan:* the same, but every rank keeps the received sum separate and adds
+//! its own input only to the sums it sends.
 //!
 //! **Bytes on the wire.** All-reduce and scans: the buffer in every round. All-gather: n-1 blocks, the least possible,
 //! but half of them over the largest distance.
 //!
-//! **Possible.** The all-gather only on a power of two ranks: otherwise some would get nothing new in the last round
-//! that they could pass on, and [Bruck's](super::bruck) takes one round less. The others everywhere.
+//! **Possible.** The all-gather only on a power of two ranks: otherwise it would need one round more than
+//! [Bruck's](super::bruck). The others everywhere.
 //!
-//! **When it wins.** Small buffers, of which latency is all that counts.
+//! **When it wins.** Small buffers, where only latency counts.
 //!
 //! **Paper.** Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005;
 //! the scans: Hillis and Steele, "Data parallel algorithms", 1986.
@@ -34,7 +33,7 @@ use crate::Recipe;
 use crate::layout::Layout;
 use crate::plan::{Channel, Collective, Input, Lane, Output, Place, Plan, Program, Protocol, Step};
 
-/// One message is read while the next is written.
+/// Two slots: one message is read while the next is written.
 const DEPTH: u32 = 2;
 
 /// The all-reduce.
@@ -70,8 +69,8 @@ pub fn all_reduce(layout: &Layout) -> Recipe<'_> {
 pub fn all_gather(layout: &Layout) -> Result<Recipe<'_>, Impossible> {
     let ranks = layout.ranks();
     if !ranks.is_power_of_two() {
-        let what = "recursive-doubling gathers on a power of two ranks only, since some would have nothing to pass on";
-        return Err(Impossible(format!("{what}: {ranks} is none")));
+        let what = "an all-gather with recursive-doubling needs a power of two ranks";
+        return Err(Impossible(format!("{what}, and {ranks} is not one; bruck takes any number")));
     }
     let outline = Rounds::outline("recursive-doubling", Collective::AllGather, ranks, 1);
     let outline = Plan { symmetry: Some(cube_symmetry(&outline)), uneven: true, ..outline };
@@ -99,7 +98,7 @@ pub fn scan(layout: &Layout) -> Recipe<'_> {
         let (mut sum, mut so_far) = (Step::copy(own()), own());
         for distance in distances(rank) {
             let targets = Some(rank + distance).filter(|&target| target < ranks).map(Output::sent);
-            // Only in the first round is there neither anything kept nor anyone to send to.
+            // Only in the first round is there no kept sum and no rank to send to.
             if distance > 1 || targets.is_some() {
                 steps.push(sum.to_all(targets));
             }
@@ -155,12 +154,12 @@ fn give(to: u32) -> Step {
     Step::copy(own()).to(Output::sent(to))
 }
 
-/// The distances over which a rank receives something in a scan: 1, 2, 4 and so on, as far as there are ranks before it.
+/// The distances from which a rank receives in a scan: 1, 2, 4 and so on, as far as there are ranks before it.
 fn distances(rank: u32) -> impl Iterator<Item = u32> {
     (0..u32::BITS).map(|round| 1 << round).take_while(move |&distance| distance <= rank)
 }
 
-/// Those to whom a rank sends when it has received everything.
+/// The ranks to which a rank sends once it has received everything.
 fn lacking(rank: u32, ranks: u32) -> impl Iterator<Item = u32> {
     let distances = (0..u32::BITS).map(|round| 1_u32 << round).skip_while(move |&distance| distance <= rank);
     distances.take_while(move |&distance| distance < ranks - rank).map(move |distance| rank + distance)

@@ -1,19 +1,19 @@
 //! # Ring
 //!
-//! Chunks travel around a ring of all ranks: once to be reduced, once more to be handed out.
+//! Chunks travel around a ring of all ranks: once to be reduced, once more to be distributed.
 //!
-//! **Steps.** *All-gather:* every rank keeps its block and passes it on; n-1 times it receives one, keeps it and passes it
-//! on, but the last. *Reduce-scatter:* block b starts behind rank b and is passed around once, each rank adding its part;
-//! it ends complete at rank b. *All-reduce:* both, one after the other, on n parts of the buffer: 2(n-1) messages in a row
-//! per rank, two loops in the plan. Received data is combined and sent on in the same step, so only the second trip
-//! around writes the output. Blocks and parts are cut into as many chunks as there are rings; each ring is a lane.
+//! **Steps.** *All-gather:* every rank keeps its block and sends it to the next; n-1 times it receives a block, keeps it and
+//! forwards all but the last. *Reduce-scatter:* block b starts behind rank b and travels around once while each rank adds its
+//! part; it ends complete at rank b. *All-reduce:* both, one after the other, on n parts of the buffer: 2(n-1) messages in
+//! sequence per rank, two loops in the plan. A rank combines and forwards received data in the same step, so only the second
+//! trip around writes the output. Blocks and parts are cut into as many chunks as there are rings; each ring is a lane.
 //!
 //! **Bytes on the wire.** n-1 blocks per rank, each way of the ring; for the all-reduce 2(n-1)/n of the buffer. No
 //! algorithm without a switch that adds can send less. An island sends no more than a rank does.
 //!
-//! **Possible.** Everywhere: all it needs is an order around, and messages between neighbours.
+//! **Possible.** Everywhere: all it needs is a cyclic order, and messages between neighbours.
 //!
-//! **When it wins.** Large buffers, and buffers that peers cannot reach. Its latency grows with n.
+//! **When it wins.** Large buffers, and buffers that peers cannot access. Its latency grows with n.
 //!
 //! **Paper.** Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
 //!
@@ -29,7 +29,7 @@ use crate::plan::{
 };
 use crate::{Affine, Recipe};
 
-/// One message is read while the next is written.
+/// Two slots: one message is read while the next is written.
 const DEPTH: u32 = 2;
 
 /// The all-reduce along the rings of a layout.
@@ -96,7 +96,7 @@ struct Ring<'a> {
     ranks: u32,
     lane: u32,
     lanes: u32,
-    /// After so many places around, the ranks are the same plus or minus so many.
+    /// After this many places around, the ranks repeat with a constant added.
     period: u32,
     next: u32,
     previous: u32,
@@ -111,18 +111,18 @@ impl<'a> Ring<'a> {
         Self { order, position, ranks, lane, lanes, period, next, previous }
     }
 
-    /// The rank so many places back.
+    /// The rank `places` back.
     fn behind(&self, places: u32) -> u32 {
         self.order[((self.position + self.ranks - places % self.ranks) % self.ranks) as usize]
     }
 
-    /// The lane's chunk of the block (or part) of the rank so many places back.
+    /// The lane's chunk of the block (or part) of the rank `places` back.
     fn block(&self, places: u32) -> Affine {
         (self.behind(places) * self.lanes + self.lane).into()
     }
 
-    /// Steps about the blocks of the ranks `first` places back and further, `count` of them: a loop of a period's steps, and
-    /// what is left.
+    /// Steps for the blocks of the ranks `first` places back and further, `count` of them: a loop over whole periods, and the
+    /// rest.
     fn passing(&self, first: u32, count: u32, step: impl Fn(Affine) -> Step) -> Vec<Node> {
         let rounds = count / self.period;
         let mut nodes = Vec::new();
@@ -143,7 +143,7 @@ impl<'a> Ring<'a> {
     }
 }
 
-/// The plan whose lanes do what `nodes` says, with each block cut into `parts` for each ring.
+/// The plan with the lanes that `nodes` writes, with each block cut into `parts` for each ring.
 fn recipe<'a>(
     collective: Collective,
     layout: &'a Layout,
@@ -167,8 +167,8 @@ fn recipe<'a>(
     })
 }
 
-/// After how many places around every ring repeats itself, with all ranks that many higher or lower: one, an island, or,
-/// if it does not, all the way around.
+/// The number of places after which every ring repeats itself, with all ranks shifted by that number: one, an island or, if
+/// it does not repeat, the whole ring.
 fn period(layout: &Layout) -> u32 {
     let ranks = layout.ranks();
     let repeats = |period: u32| {
@@ -184,7 +184,7 @@ fn period(layout: &Layout) -> u32 {
     candidates.into_iter().flatten().find(fits).unwrap_or(ranks)
 }
 
-/// Turning by a period leads from each rank to one that does the same.
+/// The symmetry of turns by a period.
 fn symmetry(collective: &Collective, ranks: u32, period: u32, lanes: u32) -> Symmetry {
     let turning = RankDigit { size: ranks / period, turns: true };
     let fixed = |size| Digit { size, with: None };

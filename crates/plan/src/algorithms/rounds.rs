@@ -1,10 +1,9 @@
-//! Rounds: what algorithms have in common whose ranks exchange several chunks at a time, a logarithmic number of
-//! times.
+//! Rounds, for algorithms whose ranks exchange several chunks in each of a logarithmic number of rounds.
 //!
-//! A chunk is a message, so a round is many. One lane that sends them all and then receives would need FIFOs as deep
-//! as a round is long, and one that takes turns would make every message wait for the one before. So there are two
-//! lanes: the first sends, the second receives. Before the messages of a round, the first waits until the second has
-//! everything that earlier rounds brought, told by a counter of the rank's own.
+//! A chunk is a message, so a round is many messages. One lane that sends them all and then receives would need FIFOs as deep
+//! as a round is long, and one that alternates would make every message wait for the one before. So there are two lanes: the
+//! first sends, the second receives. Before it sends the messages of a round, the first waits on a counter of its rank until
+//! the second has received everything of earlier rounds.
 
 use crate::Affine;
 use crate::collective::Collective;
@@ -12,29 +11,29 @@ use crate::plan::{
     Channel, Digit, Lane, Loop, Node, Plan, Program, Protocol, RankDigit, Step, Symmetry, Wait,
 };
 
-/// The counter that says how many rounds have been received.
+/// Counts the rounds that have been received.
 const RECEIVED: u32 = 0;
-/// The counter of what was sent, for those who use memory again.
+/// Counts sends, for plans that reuse scratch.
 pub(super) const SENT: u32 = 1;
 
-/// One message is read while the next is written.
+/// Two slots: one message is read while the next is written.
 const DEPTH: u32 = 2;
 
-/// What one rank does in its rounds so far.
+/// The rounds of one rank so far.
 pub(super) struct Rounds {
     rank: u32,
     sends: Vec<Node>,
     receives: Vec<Node>,
-    /// How often the second lane says that it has received everything so far.
-    told: u32,
-    /// Whether it has received more since.
-    has_news: bool,
+    /// The number of signals of the second lane that it has received everything so far.
+    signals: u32,
+    /// Whether it has received more since the last signal.
+    has_unsignalled: bool,
 }
 
 impl Rounds {
     /// No rounds yet.
     pub(super) fn new(rank: u32) -> Self {
-        Self { rank, sends: Vec::new(), receives: Vec::new(), told: 0, has_news: false }
+        Self { rank, sends: Vec::new(), receives: Vec::new(), signals: 0, has_unsignalled: false }
     }
 
     /// The outline of a plan of rounds.
@@ -43,30 +42,30 @@ impl Rounds {
         Plan { channels, counters: 2, ..Plan::outline(name, collective, ranks, chunks) }
     }
 
-    /// Sends, once everything has been received that [`receive`](Self::receive) was told so far.
+    /// Adds sends, which wait for all receives added so far.
     pub(super) fn send(&mut self, nodes: impl IntoIterator<Item = Node>) {
-        if std::mem::take(&mut self.has_news) {
-            self.told += 1;
+        if std::mem::take(&mut self.has_unsignalled) {
+            self.signals += 1;
             self.receives.push(Step::sync().signal(RECEIVED).into());
-            self.sends.push(Step::sync().after([Wait::reached(self.rank, RECEIVED, self.told)]).into());
+            self.sends.push(Step::sync().after([Wait::reached(self.rank, RECEIVED, self.signals)]).into());
         }
         self.sends.extend(nodes);
     }
 
-    /// Receives, beside everything that is sent.
+    /// Adds receives, which run beside the sends.
     pub(super) fn receive(&mut self, nodes: impl IntoIterator<Item = Node>) {
         self.receives.extend(nodes);
-        self.has_news = true;
+        self.has_unsignalled = true;
     }
 
-    /// Both lanes; only the first if nothing is received.
+    /// Both lanes; only the first if there are no receives.
     pub(super) fn program(self) -> Program {
         let lanes = [self.sends, self.receives].into_iter().filter(|nodes| !nodes.is_empty());
         Program { lanes: lanes.map(|nodes| Lane { channel: 0, nodes }).collect() }
     }
 
-    /// Both lanes, where the second does not go on to the next tile before the first has sent everything: what is sent
-    /// lies in scratch, which the next tile uses again.
+    /// Both lanes, where the second does not start the next tile before the first has sent everything: the data to send is in
+    /// scratch, which the next tile reuses.
     pub(super) fn program_with_scratch(mut self) -> Program {
         if !self.receives.is_empty() {
             self.sends.push(Step::sync().signal(SENT).into());
@@ -76,8 +75,8 @@ impl Rounds {
     }
 }
 
-/// A step for each corner of a cube: all numbers that differ from `corner` in some of these bits, in the order in which
-/// they differ. So two ranks that differ in other bits go through their cubes in step, and each loop is affine.
+/// A step for each corner of a cube: all numbers that differ from `corner` in some of these bits, in the order of their
+/// difference. So two ranks that differ in other bits walk their cubes in the same order, and each loop is affine.
 pub(super) fn cube(corner: u32, bits: u32, step: impl Fn(Affine) -> Step) -> Node {
     let values = (0..u32::BITS).rev().map(|bit| 1_u32 << bit).filter(|bit| bits & bit != 0);
     let by = |bit: u32| if corner & bit == 0 { i64::from(bit) } else { -i64::from(bit) };
@@ -87,8 +86,8 @@ pub(super) fn cube(corner: u32, bits: u32, step: impl Fn(Affine) -> Step) -> Nod
     (0..loops).fold(innermost, |body, _| Node::Loop(Loop { times: 2, body: vec![body] }))
 }
 
-/// The same from every rank of a power of two, since changing a bit of all ranks and of all blocks changes nothing.
-/// Scratch, if there is any, has a chunk for every block.
+/// The symmetry of a power of two ranks: flipping a bit of all ranks and of all blocks maps the plan to itself. Scratch, if
+/// there is any, has a chunk for every block.
 pub(super) fn cube_symmetry(plan: &Plan) -> Symmetry {
     let digits = plan.ranks.ilog2();
     let turning = |chunks: u32| match chunks {
@@ -103,7 +102,8 @@ pub(super) fn cube_symmetry(plan: &Plan) -> Symmetry {
     }
 }
 
-/// The same from every rank around the ring, which blocks turn with. Scratch does not: it is counted from the rank.
+/// The symmetry of all ranks around the ring; blocks turn with them. Scratch does not, because its chunks are relative to the
+/// rank.
 pub(super) fn ring_symmetry(plan: &Plan) -> Symmetry {
     let turning = |chunks: u32| match chunks {
         0 | 1 => vec![],
@@ -121,28 +121,28 @@ pub(super) fn ring_symmetry(plan: &Plan) -> Symmetry {
     }
 }
 
-/// Ranks folded to a power of two: of the first ranks, so many that a power of two is left, each odd one is stood for by the
-/// even one before it. So neighbours are folded, and the order of the ranks is kept.
+/// Ranks folded to a power of two: of as many of the first ranks as necessary, the even one of each pair hosts the odd one. So
+/// neighbours are folded, and the order of the ranks is kept.
 #[derive(Clone, Copy)]
 pub(super) struct Folded {
-    /// How many ranks are stood for by others.
+    /// The number of ranks that others host.
     pub(super) folded: u32,
     /// The power of two.
     pub(super) corners: u32,
 }
 
-/// What a rank is once ranks are folded.
+/// The role of a rank among folded ranks.
 pub(super) enum Role {
-    /// It stands for itself alone, as this corner of the cube.
+    /// A corner of the cube for itself alone.
     Corner(u32),
-    /// It stands for another rank too.
+    /// A corner of the cube that hosts another rank.
     Host {
         /// Its corner of the cube.
         corner: u32,
-        /// The other rank.
+        /// The rank it hosts.
         guest: u32,
     },
-    /// That rank stands for it.
+    /// Hosted by another rank.
     Guest {
         /// That rank.
         host: u32,
@@ -155,7 +155,7 @@ impl Folded {
         Self { folded: ranks - corners, corners }
     }
 
-    /// What a rank is.
+    /// The role of a rank.
     pub(super) fn role(self, rank: u32) -> Role {
         match rank {
             _ if rank >= 2 * self.folded => Role::Corner(rank - self.folded),
@@ -169,7 +169,7 @@ impl Folded {
         if corner < self.folded { 2 * corner } else { corner + self.folded }
     }
 
-    /// The rank at a corner, and the one it stands for.
+    /// The rank at a corner, and the one it hosts.
     pub(super) fn ranks(self, corner: u32) -> std::ops::Range<u32> {
         let rank = self.rank(corner);
         rank..rank + 1 + u32::from(corner < self.folded)

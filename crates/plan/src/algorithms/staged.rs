@@ -1,25 +1,25 @@
 //! # Staged
 //!
-//! Everyone puts its part into staging memory, where the others take it.
+//! Every rank copies its part into staging memory, where the others read it.
 //!
 //! **Steps.** *All-reduce, reduce:* the buffer is cut into n chunks. Rank r copies all but its own chunk into its staging
-//! memory and says so. Once all have, it combines chunk r of everyone in the order of the ranks, keeps the result if it is
-//! wanted there, and puts it back to whoever wants it: over what it has just read, so that a cache line goes there and back
-//! once and belongs to whoever writes it next. Everyone takes the results from its own staging memory, the next rank's first.
-//! *Broadcast, all-gather, gather:* whoever has a block stages it once, and the others take it. *Reduce-scatter, all-to-all,
-//! scatter:* whoever has blocks for others stages them, and everyone takes its own. With several rings, as many lanes do the
-//! same with a part of every block each, so that one copies while another waits.
+//! memory and signals. Once all have, it combines chunk r of all ranks in their order, keeps the result if it needs it, and
+//! writes it back to the ranks that need it: over the data that it has just read, so that a cache line crosses once each way
+//! and belongs to the rank that writes it next. Every rank copies the results out of its own staging memory, the next rank's
+//! first. *Broadcast, all-gather, gather:* the owner of a block stages it once, and the others read it. *Reduce-scatter,
+//! all-to-all, scatter:* a rank with blocks for others stages them, and every rank reads its own. With several rings, as many
+//! lanes each handle a part of every block, so that one copies while another waits.
 //!
-//! Staging memory is the same in the next tile. In an all-reduce no rank has to wait for that: it stages again where it has
-//! taken a result. Otherwise a rank leaves when what it staged has been taken.
+//! All tiles share the staging memory. In an all-reduce no rank has to wait for it: a rank stages again where it has read a
+//! result. Otherwise a rank leaves when its staged data has been read.
 //!
-//! **Bytes on the wire.** As much as one-shot and two-shot move; beside that, every byte is copied once by its owner, and once
-//! more where it comes back.
+//! **Bytes on the wire.** As much as one-shot and two-shot move; in addition, every rank copies its data once, and results
+//! once more.
 //!
-//! **Possible.** Everywhere where ranks reach each other's staging memory, whatever the users' buffers are. In place too:
-//! what others need is staged before anything is overwritten.
+//! **Possible.** Wherever ranks can access each other's staging memory, with any user buffers. In place too: data that others
+//! need is staged before it is overwritten.
 //!
-//! **When it wins.** Large ordinary buffers on one host: two meetings for each tile, however many ranks there are.
+//! **When it wins.** Large ordinary buffers on one host: two synchronisations per tile, for any number of ranks.
 //!
 //! **Paper.** Graham and Shipman, "MPI support for multi-core architectures: optimized shared memory collectives", 2008.
 //!
@@ -149,8 +149,7 @@ pub fn scatter(layout: &Layout, root: u32) -> Recipe<'_> {
     })
 }
 
-/// An outline with a lane for each ring, whose blocks are cut into so many parts for each lane, and so many parts of which
-/// a rank can stage.
+/// An outline with a lane for each ring; each block has `parts` for each lane, and a rank can stage `staged` of them.
 fn outline(collective: Collective, layout: &Layout, parts: u32, staged: u32) -> Plan {
     let (ranks, lanes) = (layout.ranks(), layout.rings.len() as u32);
     let uneven = collective.may_be_uneven();
@@ -159,20 +158,20 @@ fn outline(collective: Collective, layout: &Layout, parts: u32, staged: u32) -> 
     Plan { uneven, counters: 2 * lanes, ..plan }
 }
 
-/// The same from every rank around: the digits of chunks of input, output and scratch.
+/// The outline with the symmetry of all ranks around the ring, from the digits of chunks of input, output and scratch.
 fn turning(outline: Plan, [input, output, scratch]: [Vec<Digit>; 3]) -> Plan {
     let scratch = if outline.chunks.scratch > 0 { scratch } else { vec![] };
     let ranks = vec![RankDigit { size: outline.ranks, turns: true }];
     Plan { symmetry: Some(Symmetry { ranks, input, output, scratch }), ..outline }
 }
 
-/// A block for each rank, which turn with them, in parts for each lane.
+/// The digits of a block for each rank, which turns with it, in parts for each lane.
 fn blocks(layout: &Layout) -> Vec<Digit> {
     let whose = Digit { size: layout.ranks(), with: Some(0) };
     vec![whose, Digit { size: layout.rings.len() as u32, with: None }]
 }
 
-/// One block, in parts for each lane.
+/// The digits of one block, in parts for each lane.
 fn one(lanes: u32) -> Vec<Digit> {
     vec![Digit { size: lanes, with: None }]
 }
@@ -189,7 +188,7 @@ fn recipe<'a>(
     })
 }
 
-/// What one lane of a rank deals with: its part of every block.
+/// One lane of a rank, with its part of every block.
 #[derive(Clone, Copy)]
 struct Share {
     rank: u32,
@@ -199,12 +198,12 @@ struct Share {
 }
 
 impl Share {
-    /// The counter that says the rank has staged, or grows with each block of it.
+    /// Counts the blocks that the rank has staged.
     fn staged(self) -> u32 {
         2 * self.lane
     }
 
-    /// The counter that says the rank has combined or taken, or grows with each block of it.
+    /// Counts the blocks that the rank has combined or read.
     fn done(self) -> u32 {
         2 * self.lane + 1
     }
@@ -219,19 +218,19 @@ impl Share {
         self.of(self.rank)
     }
 
-    /// The ranks from the next one on, around.
+    /// The ranks after this one, around the ring.
     fn ahead(self) -> Affine {
         ahead(self.rank, self.ranks)
     }
 
-    /// Its part of the blocks of these ranks.
+    /// The lane's part of the blocks of these ranks.
     fn block_ahead(self) -> Affine {
         let lanes = i64::from(self.lanes);
         let part = Affine::ring((i64::from(self.rank) + 1) * lanes, lanes, self.ranks * self.lanes);
         part.plus(self.lane)
     }
 
-    /// How many places behind a rank this one comes, around.
+    /// The number of places from another rank to this one, around the ring.
     fn behind(self, other: u32) -> u32 {
         (self.rank + self.ranks - other) % self.ranks
     }
@@ -245,49 +244,49 @@ impl Share {
         Node::repeat(self.ranks - 1, [step])
     }
 
-    /// Puts a chunk of the input where others can take it.
+    /// Copies a chunk of the input into staging memory.
     fn stage(self, input: Affine, scratch: Affine) -> Step {
         Step::copy(Input::Local(Place::input(input))).to(Output::Local(Place::scratch(scratch)))
     }
 
-    /// Stages the rank's only block, and says so.
+    /// Stages the rank's only block, and signals.
     fn stage_own(self) -> Vec<Node> {
         let stage = self.stage(self.of(0).into(), self.of(0).into()).signal(self.staged());
         (self.ranks > 1).then(|| stage.into()).into_iter().collect()
     }
 
-    /// Stages all blocks but the rank's own, and says so.
+    /// Stages all blocks but the rank's own, and signals.
     fn stage_all(self) -> Vec<Node> {
         let stage = self.stage(self.block_ahead(), self.block_ahead());
-        let said = Step::sync().signal(self.staged());
-        vec![self.for_others(stage), said.into()]
+        let signal = Step::sync().signal(self.staged());
+        vec![self.for_others(stage), signal.into()]
     }
 
-    /// Keeps a block of its own input.
+    /// Copies a block of the rank's input to its output.
     fn keep(self, input: u32, output: u32) -> Step {
         let input = Input::Local(Place::input(self.of(input)));
         Step::copy(input).to(Output::Local(Place::output(self.of(output))))
     }
 
-    /// Takes what another rank has staged, and says so.
+    /// Reads a block that another rank has staged, and signals.
     fn take(self, owner: Affine, scratch: Affine, output: Affine) -> Step {
         let staged = Remote { rank: owner, buffer: Buffer::Scratch, chunk: scratch };
         Step::copy(Input::Peer(staged)).to(Output::Local(Place::output(output))).signal(self.done())
     }
 
-    /// Where a peer has staged this rank's block, which has been read from there.
+    /// The place where a peer has staged this rank's block, for the result.
     fn put_back(self, peer: u32) -> Output {
         Output::held_by(peer, self.rank, Place::scratch(self.mine()))
     }
 
-    /// Takes what the others have combined and put back.
+    /// Copies the results that the others have written back.
     fn take_results(self) -> Node {
         let combined = Wait::Reached { rank: self.ahead(), counter: self.done(), count: 1.into() };
         let take = Step::copy(Input::Local(Place::scratch(self.block_ahead()))).after([combined]);
         self.for_others(take.to(Output::Local(Place::output(self.block_ahead()))))
     }
 
-    /// Combines the rank's block of everyone, in the order of the ranks, once all have staged it.
+    /// Combines the rank's block of all ranks, in their order, once all have staged it.
     fn sum(self, output: Output) -> Step {
         let part = |owner: u32| match owner == self.rank {
             true => Input::Local(Place::input(self.mine())),
@@ -297,12 +296,12 @@ impl Share {
         Step::reduce((0..self.ranks).map(part).collect()).after(staged).to(output)
     }
 
-    /// Waits until all others are done, and so with what this rank has staged.
+    /// Waits until all others are done with this rank's staged data.
     fn all_done(self) -> Step {
         Step::sync().after(all_but(self.rank, self.ranks).map(|peer| Wait::reached(peer, self.done(), 1)))
     }
 
-    /// Waits until each of the others has come around to this rank.
+    /// Waits until each of the others has read this rank's block.
     fn come_around(self) -> Node {
         come_around(self.rank, self.ranks, self.done())
     }

@@ -1,24 +1,24 @@
 //! # Tree
 //!
-//! Two binary trees, each for half of the data. Where one has a rank inside, handing on to two others, the other has it
-//! at a leaf, so that no rank has more to send than the buffer each way, and nobody is far from the root.
+//! Two binary trees, each for half of the data. An inner node of one tree, which sends to two others, is a leaf of the
+//! other, so that no rank sends more than the buffer each way, and no rank is far from the root.
 //!
-//! **Steps.** The root (of an all-reduce, the first rank) stands above both trees; the other islands' first ranks, in
+//! **Steps.** The root (of an all-reduce, the first rank) is above both trees; the other islands' first ranks, in
 //! order, are the nodes. The first tree is the in-order binary tree over 1 to N, in which odd numbers are leaves. The
 //! second is its mirror image if N is even, and is shifted by one place if N is odd, so that leaves become inner nodes.
-//! Inside an island the first rank stands above the same two trees of the others if any two reach each other at full speed,
-//! and at the head of a chain if not. *Reduce:* every rank combines its part with what its children send and sends the
-//! sum to its parent. *Broadcast:* every rank keeps what its parent sends and passes it on. *All-reduce:* both, in lanes
-//! of their own, so that tiles go up while others come down; the root turns each around in one step. Where the layout
-//! has spanning trees of its own, the all-reduce uses those, with an equal share each.
+//! Inside an island the first rank is above the same two trees of the others if any two ranks reach each other at full speed,
+//! and at the head of a chain if not. *Reduce:* every rank combines its part with the sums of its children and sends the
+//! result to its parent. *Broadcast:* every rank keeps the data of its parent and forwards it. *All-reduce:* both, in
+//! separate lanes, so that tiles go up while others come down; the root sends each back in the same step. If the layout has
+//! spanning trees of its own, the all-reduce uses those, with an equal share each.
 //!
 //! **Bytes on the wire.** Up and down once per rank that is not the root: the buffer each way per inner node, less at
 //! leaves.
 //!
 //! **Possible.** Everywhere.
 //!
-//! **When it wins.** Medium buffers on many ranks: the way is as long as the logarithm of the ranks, at full bandwidth once
-//! enough tiles are under way.
+//! **When it wins.** Medium buffers on many ranks: latency grows with the logarithm of the ranks, and enough tiles in flight
+//! reach full bandwidth.
 //!
 //! **Paper.** Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009.
 //!
@@ -32,7 +32,7 @@ use crate::Recipe;
 use crate::layout::Layout;
 use crate::plan::{Channel, Collective, Input, Lane, Output, Place, Plan, Program, Protocol, Step};
 
-/// One message is read while the next is written.
+/// Two slots: one message is read while the next is written.
 const DEPTH: u32 = 2;
 
 /// The all-reduce.
@@ -41,7 +41,7 @@ pub fn all_reduce(layout: &Layout) -> Recipe<'_> {
         let mut lanes = Vec::new();
         for (tree, links) in (0..).zip(links) {
             lanes.push(lane(tree, up(tree, links, true)));
-            // The root turns around what comes up, so nothing comes down to it.
+            // The root sends back the sum itself, so it receives nothing from above.
             lanes.extend(links.parent.map(|parent| lane(tree, down(tree, links, Input::received(parent)))));
         }
         lanes
@@ -82,8 +82,7 @@ struct Links {
     children: Vec<u32>,
 }
 
-/// What comes up is combined with the rank's own part and goes to the parent; at the root it is complete, and may turn
-/// around.
+/// Combines the children's sums with the rank's own part and sends the result to the parent; the root may send it back down.
 fn up(tree: u32, links: &Links, turns_around: bool) -> Step {
     let own = Input::Local(Place::input(tree));
     let parts = std::iter::once(own).chain(links.children.iter().map(|&child| Input::received(child)));
@@ -97,7 +96,7 @@ fn up(tree: u32, links: &Links, turns_around: bool) -> Step {
     }
 }
 
-/// What comes down is kept and goes to the children.
+/// Keeps the data from above and sends it to the children.
 fn down(tree: u32, links: &Links, source: Input) -> Step {
     let children = links.children.iter().map(|&child| Output::sent(child));
     Step::copy(source).to(Output::Local(Place::output(tree))).to_all(children)
@@ -113,7 +112,7 @@ fn outline(collective: Collective, ranks: u32, trees: u32) -> Plan {
     Plan { channels, ..Plan::outline("tree", collective, ranks, trees) }
 }
 
-/// The plan whose lanes are those that `lanes` writes for a rank's places in the two trees below `root`.
+/// The plan with the lanes that `lanes` writes for a rank's places in the two trees below `root`.
 fn recipe<'a>(
     collective: Collective,
     layout: &'a Layout,
@@ -151,13 +150,13 @@ fn links(layout: &Layout, places: &[(u32, u32)], root: u32, rank: u32, second: b
     links
 }
 
-/// Of `count` numbers, number 0 stands above the first or second tree of the others.
+/// Of `count` numbers, number 0 is above the first or second tree of the others.
 fn below(number: u32, count: u32, second: bool) -> Links {
     let nodes = count - 1;
     if nodes == 0 {
         return Links::default();
     }
-    // The second tree is mirrored, which has no effect twice, or shifted, which is undone by shifting on around.
+    // The second tree is mirrored, which is its own inverse, or shifted, which shifting further around undoes.
     let shifted = |number: u32, by: u32| (number - 1 + by) % nodes + 1;
     let node = |number: u32| match (second, nodes.is_multiple_of(2)) {
         (false, _) => number,
@@ -179,8 +178,8 @@ fn below(number: u32, count: u32, second: bool) -> Links {
 
 /// A node of the in-order binary tree over 1 to `nodes`: as high as its number has trailing zeros.
 ///
-/// It is the tree over 1 to a power of two less one, without the numbers that are too large: those that hung below one of
-/// them hang below the nearest ancestor that is left.
+/// It is the tree over 1 to a power of two less one, without the numbers that are too large: their children move to the
+/// nearest remaining ancestor.
 fn in_order(node: u32, nodes: u32) -> Links {
     let half = |node: u32| 1 << node.trailing_zeros();
     let ancestors = std::iter::successors(Some(node), |&below: &u32| {
@@ -196,7 +195,7 @@ fn in_order(node: u32, nodes: u32) -> Links {
     Links { parent, children: left.into_iter().chain(right).collect() }
 }
 
-/// Numbers in a row.
+/// A chain of numbers.
 fn chained(number: u32, count: u32) -> Links {
     Links {
         parent: number.checked_sub(1),
@@ -216,7 +215,7 @@ fn families(parents: &[Option<u32>]) -> Vec<Links> {
 }
 
 impl Links {
-    /// The same place in a tree whose nodes have other names.
+    /// The same place in a tree with renamed nodes.
     fn named(&self, name: impl Fn(u32) -> u32) -> Links {
         Links {
             parent: self.parent.map(&name),
@@ -230,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_inside_one_tree_is_a_leaf_of_the_other() {
+    fn an_inner_node_of_one_tree_is_a_leaf_of_the_other() {
         for count in 2..200 {
             let children = |number, second| below(number, count, second).children;
             for number in 1..count {
@@ -267,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn one_rank_of_very_many_is_written_alone() {
+    fn one_program_of_very_many_ranks_is_written_alone() {
         let layout = Layout::grid(12_500, 8, 1);
         let program = all_reduce(&layout).program(99_999);
         assert_eq!(program.lanes.len(), 4);

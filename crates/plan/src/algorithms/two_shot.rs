@@ -1,18 +1,17 @@
 //! # Two-shot
 //!
-//! Every rank deals with its share of the buffer where it is, in the memory of its peers, and writes the result to whoever
-//! wants it.
+//! Every rank reads its share of the buffer in the memory of its peers and writes the result to all ranks that need it.
 //!
 //! **Steps.** The buffer is cut into n chunks. *All-reduce:* once all have entered the call, rank r reads chunk r of every input
 //! where it is, combines them in the order of the ranks and writes the result into chunk r of every output: one step
 //! does the reduce-scatter and the all-gather. *Reduce:* it writes it to the root. *Broadcast:* rank r reads chunk r of the
-//! root's input and writes it to every output. *All-gather, all-to-all:* every rank writes its block, or blocks, to where
-//! they belong. Nobody leaves before everybody has written.
+//! root's input and writes it to every output. *All-gather, all-to-all:* every rank writes its blocks to their places in all
+//! outputs. No rank leaves before all have written.
 //!
 //! **Bytes on the wire.** (n-1)/n of the buffer read and as much written per rank for an all-reduce: the least possible, and
-//! each byte is touched once. A broadcast leaves the root twice at most, however many ranks there are.
+//! each byte is read once. A broadcast leaves the root at most twice, for any number of ranks.
 //!
-//! **Possible.** In symmetric buffers, which peers can reach. In place too, but for the all-to-all, whose blocks would be
+//! **Possible.** In symmetric buffers, which peers can access. In place too, except for the all-to-all, whose blocks would be
 //! overwritten before they are sent.
 //!
 //! **When it wins.** Symmetric buffers from a few hundred bytes up; where writing to peers is faster than reading from
@@ -36,7 +35,7 @@ use crate::plan::{
     Aliasing, Buffer, Collective, Digit, Input, Lane, Output, Place, Plan, Program, Remote, Step, Wait,
 };
 
-/// The counter that says a rank has written its share everywhere, or grows with each part of it.
+/// Counts the parts of a rank's share that it has written.
 const WRITTEN: u32 = 0;
 
 /// The all-reduce.
@@ -99,7 +98,7 @@ fn outline(collective: Collective, ranks: u32, chunks: u32) -> Plan {
     Plan { counters: 1, ..Plan::outline("two-shot", collective, ranks, chunks) }
 }
 
-/// The plan in which every rank does one step about its share once all have entered, and all wait for all.
+/// The plan in which every rank takes one step for its share once all have entered, and all wait for all.
 fn share<'a>(
     collective: Collective,
     ranks: u32,

@@ -1,8 +1,8 @@
-//! Answers as JSON: whatever the tables of `weft plan` show, in bytes, bytes per second and picoseconds.
+//! Answers as JSON: the content of the tables of `weft plan`, in bytes, bytes per second and picoseconds.
 
 use serde_json::{Value, json};
 
-use super::{Built, Candidate, Chosen, ChosenSizes, Subject, Verdict};
+use super::{Built, Chosen, ChosenSizes, RankedCandidate, Subject, Verdict};
 use crate::cost::Limit;
 use crate::plan::Protocol;
 
@@ -59,7 +59,7 @@ impl Built {
     }
 }
 
-/// A table, and what it is of.
+/// A table with its collective and fabric.
 fn headed(subject: &Subject, table: Value) -> Value {
     let mut head = json!({
         "collective": subject.collective,
@@ -75,7 +75,7 @@ fn headed(subject: &Subject, table: Value) -> Value {
     head
 }
 
-fn candidate(candidate: &Candidate) -> Value {
+fn candidate(candidate: &RankedCandidate) -> Value {
     let (verdict, why) = match &candidate.verdict {
         Verdict::Chosen => ("chosen", None),
         Verdict::Lost(why) => ("lost", Some(why)),
@@ -91,7 +91,7 @@ fn candidate(candidate: &Candidate) -> Value {
     let limit = match cost.limit {
         Limit::Inside => "inside",
         Limit::Across => "across",
-        Limit::Turns => "turns",
+        Limit::Serial => "turns",
         Limit::Cut => "cut",
     };
     let known = json!({

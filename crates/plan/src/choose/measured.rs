@@ -1,5 +1,5 @@
-//! What was measured to be best for ranks on the cores of a host, whom no cost model knows: the table that communicators start from, and
-//! simulators foretell by.
+//! The fastest algorithms by measurement for ranks on the cores of a host, which the cost model does not cover. Communicators start
+//! from this table, which a tuning file can replace, and the simulator predicts by it.
 
 use crate::Collective;
 use crate::algorithms::Algorithm::{
@@ -7,23 +7,23 @@ use crate::algorithms::Algorithm::{
     Staged, Tree, TwoShot,
 };
 
-/// Bytes of the largest message that rides with its flags.
+/// Bytes of the largest message that shares its cache lines with flags.
 pub const PACKET_BYTES: usize = 1120;
 
 /// Any number of bytes.
 pub const ANY: usize = usize::MAX;
 
-/// Up to how many bytes of a block, which algorithm, and whether its messages carry their flags with them.
+/// The largest block in bytes, the algorithm, and whether its messages share their cache lines with flags.
 pub type Row = (usize, Algorithm, bool);
 
-/// What kind of memory a call's buffers are, for all ranks together.
+/// The kind of memory of a call's buffers, for all ranks together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Memory {
-    /// Peers see what is sent to them or staged.
+    /// Private memory: data has to be sent or staged.
     Ordinary,
-    /// The kernel reads it for peers.
+    /// Private memory that the kernel can read for peers.
     Readable,
-    /// Peers have mapped it.
+    /// Memory that all ranks have mapped.
     Symmetric,
 }
 
@@ -31,7 +31,7 @@ impl Memory {
     /// All of them.
     pub const ALL: [Memory; 3] = [Memory::Ordinary, Memory::Readable, Memory::Symmetric];
 
-    /// What it is called in files.
+    /// The name in files.
     pub fn name(self) -> &'static str {
         match self {
             Memory::Ordinary => "ordinary",
@@ -48,9 +48,9 @@ pub fn measured(ranks: usize, memory: Memory) -> [Vec<Row>; Collective::NAMES.le
     let row = |choices: &[Option<Row>]| choices.iter().copied().flatten().collect::<Vec<_>>();
     let (pair, few) = (ranks <= 2, ranks <= 4);
     let symmetric = memory == Memory::Symmetric;
-    // Reading a peer's memory by a system call pays where long blocks go to one rank each.
+    // Reading a peer's memory by a system call pays off where each long block goes to one rank.
     let readable = memory == Memory::Readable;
-    // All send to all: the more they are, the sooner it pays to send less often.
+    // All ranks send to all: with more ranks, algorithms with fewer messages pay off at smaller sizes.
     let exchanged = (2048 / ranks.max(1)).min(PACKET_BYTES);
     let all_reduce = [
         of(if few { PACKET_BYTES } else { 64 }, ExchangeLl).filter(|_| ranks <= 8),
@@ -132,9 +132,9 @@ pub fn measured(ranks: usize, memory: Memory) -> [Vec<Row>; Collective::NAMES.le
     ]
 }
 
-/// What is tried first for ranks of several hosts, for a block of so many bytes: few rounds for little, little across for
-/// much. Where all-reduces change over was measured (`bench/runs/2026-11-15-tcp-16-core-vm`); hierarchical was not held against
-/// a plain ring there, nor were the others measured.
+/// The first choice for ranks of several hosts, for a block of `bytes`: few rounds for small blocks, few bytes between hosts for
+/// large ones. The threshold of the all-reduce was measured (`bench/runs/2026-11-15-tcp-16-core-vm`), but not hierarchical against
+/// a plain ring, and not the other collectives.
 pub fn across(collective: &str, bytes: usize) -> Algorithm {
     let small = bytes <= 64 << 10;
     match collective {

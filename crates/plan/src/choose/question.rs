@@ -1,11 +1,11 @@
-//! One call for each question about a fabric: which algorithm is fastest, which for each size, and what its plan is.
+//! One function for each question about a fabric: the fastest algorithm for a size, for each size of a range, and its plan.
 
 use thiserror::Error;
 use weftlink_fabric::Fabric;
 
-use super::{Breakpoints, Candidate, Choice, Chooser, Range, Verdict};
+use super::{Breakpoints, Choice, Chooser, Range, RankedCandidate, Verdict};
 use crate::algorithms::{Algorithm, Impossible};
-use crate::cost::Ground;
+use crate::cost::Placement;
 use crate::wiring::Bound;
 use crate::{Collective, Kind, Layout, Plan, Recipe};
 
@@ -65,7 +65,7 @@ pub struct ChosenSizes {
     /// Where the algorithm changes.
     pub breakpoints: Breakpoints,
     /// For each range, the chosen candidate at its first and last size.
-    pub ends: Vec<[Candidate; 2]>,
+    pub ends: Vec<[RankedCandidate; 2]>,
 }
 
 /// One candidate, ready to be written as a plan.
@@ -76,7 +76,7 @@ pub struct Built {
     /// Bytes of the call.
     pub bytes: u64,
     /// The candidate.
-    pub candidate: Candidate,
+    pub candidate: RankedCandidate,
     /// The ranks' places on the fabric.
     pub layout: Layout,
 }
@@ -86,7 +86,7 @@ pub struct Built {
 #[non_exhaustive]
 pub enum ChooseError {
     /// A detail was given that the collective does not have.
-    #[error("--{option} means nothing to {collective}")]
+    #[error("--{option} does not apply to {collective}")]
     Option {
         /// `root`, `torus`, `messages`, `size` or `sizes`.
         option: &'static str,
@@ -102,16 +102,16 @@ pub enum ChooseError {
         /// Its name.
         fabric: String,
     },
-    /// The caller left out every algorithm that does the collective.
-    #[error("every algorithm that does {collective} on {fabric} is left out; name fewer after --without")]
+    /// The caller left out every algorithm for the collective.
+    #[error("--without leaves out every algorithm for {collective} on {fabric}; list fewer")]
     LeftOut {
         /// The collective.
         collective: String,
         /// The fabric.
         fabric: String,
     },
-    /// No algorithm does the collective on this fabric.
-    #[error("no algorithm does {collective} on {fabric}: {why}")]
+    /// No algorithm is possible for the collective on this fabric.
+    #[error("no algorithm for {collective} on {fabric}: {why}")]
     NoAlgorithm {
         /// The collective.
         collective: String,
@@ -120,8 +120,8 @@ pub enum ChooseError {
         /// Why.
         why: String,
     },
-    /// The algorithm that the caller named does not do the collective on this fabric.
-    #[error("{algorithm} does not apply: {why}")]
+    /// The algorithm that the caller named is impossible for the collective on this fabric.
+    #[error("{algorithm} is impossible here: {why}")]
     RuledOut {
         /// The algorithm.
         algorithm: Algorithm,
@@ -131,7 +131,7 @@ pub enum ChooseError {
 }
 
 impl ChooseError {
-    /// Whether the caller has to ask differently; otherwise the question is sound and the fabric has no answer.
+    /// Whether the caller has to change the arguments; otherwise the arguments are valid and the fabric has no answer.
     pub fn is_misuse(&self) -> bool {
         matches!(self, Self::Option { .. } | Self::Misfit(_) | Self::RuledOut { .. })
     }
@@ -177,7 +177,7 @@ pub fn choose_sizes(
     let mut breakpoints = chooser.breakpoints(sizes);
     let chosen = |bytes: u64| chooser.choose(bytes).chosen().cloned();
     let ends = |range: &Range| Some([chosen(range.from)?, chosen(range.to)?]);
-    // Within a range somebody is always chosen; what has no ends would have no row.
+    // Every range has a choice at both ends; this only keeps the two lists aligned.
     breakpoints.ranges.retain(|range| ends(range).is_some());
     let ends = breakpoints.ranges.iter().filter_map(ends).collect();
     Ok(ChosenSizes { subject: question.subject(&chooser), breakpoints, ends })
@@ -195,10 +195,11 @@ pub fn build(
     let bytes = question.bytes(bytes)?;
     let chooser = question.chooser();
     let choice = question.choice(&chooser, bytes)?;
-    let is_wanted = |candidate: &&Candidate| algorithm.is_none_or(|wanted| candidate.algorithm == wanted);
+    let is_wanted =
+        |candidate: &&RankedCandidate| algorithm.is_none_or(|wanted| candidate.algorithm == wanted);
     // The fastest protocol comes first.
     let candidate = match choice.candidates.iter().find(is_wanted) {
-        Some(Candidate { algorithm, verdict: Verdict::RuledOut(why), .. }) => {
+        Some(RankedCandidate { algorithm, verdict: Verdict::RuledOut(why), .. }) => {
             return Err(ChooseError::RuledOut { algorithm: *algorithm, why: why.clone() });
         }
         Some(candidate) => candidate.clone(),
@@ -208,7 +209,7 @@ pub fn build(
         subject: question.subject(&chooser),
         bytes,
         candidate,
-        layout: question.ground.layout().clone(),
+        layout: question.placement.layout().clone(),
     };
     let algorithm = built.candidate.algorithm;
     built.recipe().map_err(|why| ChooseError::RuledOut { algorithm, why: why.0 })?;
@@ -272,7 +273,7 @@ impl Kind {
 struct Question<'f> {
     kind: Kind,
     collective: Collective,
-    ground: Ground<'f>,
+    placement: Placement<'f>,
     without: Vec<Algorithm>,
 }
 
@@ -281,9 +282,9 @@ impl<'f> Question<'f> {
         if fabric.gpus().is_empty() {
             return Err(ChooseError::NoGpu { fabric: fabric.name().to_owned() });
         }
-        let ground = Ground::of(fabric);
-        let collective = kind.collective(ground.layout().ranks(), options)?;
-        Ok(Self { kind, collective, ground, without: options.without.clone() })
+        let placement = Placement::of(fabric);
+        let collective = kind.collective(placement.layout().ranks(), options)?;
+        Ok(Self { kind, collective, placement, without: options.without.clone() })
     }
 
     /// The bytes of a call. A barrier moves nothing, so it has no size.
@@ -298,7 +299,7 @@ impl<'f> Question<'f> {
     }
 
     fn chooser(&self) -> Chooser<'_, 'f> {
-        Chooser::new(&self.collective, self.kind.is_uneven(), &self.ground).without(&self.without)
+        Chooser::new(&self.collective, self.kind.is_uneven(), &self.placement).without(&self.without)
     }
 
     /// All candidates, of which one is chosen.
@@ -307,9 +308,9 @@ impl<'f> Question<'f> {
         if choice.chosen().is_some() {
             return Ok(choice);
         }
-        let all = Chooser::new(&self.collective, self.kind.is_uneven(), &self.ground).choose(bytes);
+        let all = Chooser::new(&self.collective, self.kind.is_uneven(), &self.placement).choose(bytes);
         if all.chosen().is_some() {
-            let fabric = self.ground.fabric().name().to_owned();
+            let fabric = self.placement.fabric().name().to_owned();
             return Err(ChooseError::LeftOut { collective: self.collective.to_string(), fabric });
         }
         Err(self.no_algorithm(&choice))
@@ -322,20 +323,21 @@ impl<'f> Question<'f> {
         });
         ChooseError::NoAlgorithm {
             collective: self.collective.to_string(),
-            fabric: self.ground.fabric().name().to_owned(),
-            why: why.unwrap_or_else(|| "`weft plan --list` prints what each algorithm does".to_owned()),
+            fabric: self.placement.fabric().name().to_owned(),
+            why: why
+                .unwrap_or_else(|| "`weft plan --list` prints the collectives of each algorithm".to_owned()),
         }
     }
 
     fn subject(&self, chooser: &Chooser<'_, '_>) -> Subject {
-        let (islands, largest_island) = self.ground.grid();
+        let (islands, largest_island) = self.placement.grid();
         Subject {
             collective: self.collective.clone(),
             uneven: self.kind.is_uneven(),
-            fabric: self.ground.fabric().name().to_owned(),
-            ranks: self.ground.layout().ranks(),
+            fabric: self.placement.fabric().name().to_owned(),
+            ranks: self.placement.layout().ranks(),
             islands,
-            per_island: self.ground.layout().per_island(),
+            per_island: self.placement.layout().per_island(),
             largest_island,
             bound: chooser.bound().cloned(),
             switches_add: chooser.switches_add_in_bound(),
@@ -353,18 +355,18 @@ mod tests {
     }
 
     #[test]
-    fn details_that_mean_nothing_are_refused() {
+    fn options_that_do_not_apply_are_refused() {
         let rooted = Options { root: Some(1), ..Options::default() };
         assert!(ask(Kind::Broadcast, None, &rooted).is_ok());
         let error = ask(Kind::AllReduce, None, &rooted).unwrap_err();
-        assert_eq!(error.to_string(), "--root means nothing to all-reduce");
+        assert_eq!(error.to_string(), "--root does not apply to all-reduce");
         assert!(error.is_misuse());
         assert!(ask(Kind::Barrier, Some(8), &Options::default()).unwrap_err().is_misuse());
         assert!(ask(Kind::Barrier, None, &Options::default()).is_ok());
     }
 
     #[test]
-    fn nothing_is_left_when_all_is_left_out() {
+    fn leaving_out_every_algorithm_is_an_error() {
         let none = Options { without: Algorithm::ALL.to_vec(), ..Options::default() };
         let error = ask(Kind::AllReduce, None, &none).unwrap_err();
         assert!(matches!(error, ChooseError::LeftOut { .. }) && !error.is_misuse());

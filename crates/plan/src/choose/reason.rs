@@ -1,15 +1,15 @@
-//! Why one candidate is slower than another, in a sentence: the term of the formula that differs most.
+//! Why one candidate is slower than another: the term of the cost model that differs most, as text.
 
 use weftlink_fabric::rate::{Domain, OneWay, Rate};
 
 use crate::cost::constants::payload;
-use crate::cost::{Entrant, Limit, Medium, Picoseconds, Prediction};
+use crate::cost::{Candidate, Limit, Medium, Picoseconds, Prediction};
 use crate::plan::Protocol;
 
-type Ran<'a> = (&'a Entrant, &'a Prediction);
+type Predicted<'a> = (&'a Candidate, &'a Prediction);
 
-/// What cost the loser most, against the winner.
-pub(super) fn reason(loser: Ran<'_>, winner: Ran<'_>) -> String {
+/// The reason why the loser is slower than the winner.
+pub(super) fn reason(loser: Predicted<'_>, winner: Predicted<'_>) -> String {
     let lost = |term: fn(&Prediction) -> Picoseconds| term(loser.1).beyond(term(winner.1));
     let terms = [
         lost(|cost| cost.transfer),
@@ -21,7 +21,7 @@ pub(super) fn reason(loser: Ran<'_>, winner: Ran<'_>) -> String {
     let largest = terms.iter().copied().max().unwrap_or_default();
     let name = named(winner.0);
     if largest == Picoseconds(0) {
-        return format!("as fast; {name} is listed first");
+        return format!("as fast as {name}, which is listed first");
     }
     match terms.iter().position(|term| *term == largest) {
         Some(0) => transfer(loser, winner),
@@ -39,13 +39,13 @@ pub(super) fn reason(loser: Ran<'_>, winner: Ran<'_>) -> String {
         ),
         Some(3) => {
             let (messages, each) = (loser.0.messages_across, loser.0.message_across);
-            format!("hands {messages} messages to the network, {each} each")
+            format!("sends {messages} messages into the network one by one, {each} each")
         }
-        _ => format!("takes {} to start, {name} {}", loser.1.launch, winner.1.launch),
+        _ => format!("takes {} to start; {name} takes {}", loser.1.launch, winner.1.launch),
     }
 }
 
-/// More of them, or slower ones.
+/// More hops, or slower ones.
 fn hops(
     (more, fewer): (u64, u64),
     (each, other): (Picoseconds, Picoseconds),
@@ -60,30 +60,32 @@ fn hops(
         let each_time = if count == 1 { "" } else { " each" };
         return format!("{count} more {hops} {place} at {each}{each_time}");
     }
-    format!("a hop {place} takes {each}, with {name} {other}")
+    format!("a hop {place} takes {each}; with {name} {other}")
 }
 
-fn transfer(loser: Ran<'_>, winner: Ran<'_>) -> String {
+fn transfer(loser: Predicted<'_>, winner: Predicted<'_>) -> String {
     let place = match loser.1.limit {
         Limit::Inside => "inside the island",
         Limit::Across => across(loser.0),
-        Limit::Turns if loser.1.work.island_bytes > 0 => {
-            return format!("steps inside islands and across take turns, {} for the bytes", loser.1.transfer);
+        Limit::Serial if loser.1.work.island_bytes > 0 => {
+            return format!("steps inside and across islands alternate: the bytes take {}", loser.1.transfer);
         }
-        Limit::Turns => return format!("partners take turns, {} for the bytes", loser.1.transfer),
+        Limit::Serial => {
+            return format!("serves one peer after the other: the bytes take {}", loser.1.transfer);
+        }
         Limit::Cut if loser.0.bound_bytes_per_second < winner.0.bound_bytes_per_second => {
-            return format!("its ranks add up themselves, switches do it for {}", named(winner.0));
+            return format!("its ranks do the sums that switches do for {}", named(winner.0));
         }
-        Limit::Cut => return format!("its bytes take {} through the narrowest cut", loser.1.transfer),
+        Limit::Cut => return format!("the bytes take {} through the narrowest cut", loser.1.transfer),
     };
     let own = Limited::of(loser, loser.1.limit);
     let other = Limited::of(winner, loser.1.limit);
-    // Where the winner moves nothing here, all of it is too much.
+    // The winner moves nothing over these links.
     let Some(other) = other.filter(|other| other.bytes > 0) else {
         let bytes = own.as_ref().map_or(0, |own| own.bytes);
-        return format!("moves {} {place}, {} nothing", amount(bytes), named(winner.0));
+        return format!("moves {} {place}; {} moves nothing", amount(bytes), named(winner.0));
     };
-    let Some(own) = own else { return format!("its bytes wait {place}") };
+    let Some(own) = own else { return format!("the bytes wait {place}") };
     let by_bytes = ratio(own.bytes, other.bytes);
     let by_rate = ratio(other.rate, own.rate);
     let by_protocol = ratio(own.payload.1 * other.payload.0, own.payload.0 * other.payload.1);
@@ -94,78 +96,76 @@ fn transfer(loser: Ran<'_>, winner: Ran<'_>) -> String {
         };
     }
     if by_bytes >= by_rate && by_bytes > 100 {
-        let verb = if loser.1.limit == Limit::Across { "crosses" } else { "moves" };
         let tenths = rounded(own.bytes, other.bytes, 10);
         let factor = format!("{}.{}x", tenths / 10, tenths % 10);
-        return match (loser.1.limit, by_bytes) {
-            (_, ..110) => format!(
-                "{verb} more bytes {place}: {}, {} {}",
+        return match by_bytes {
+            ..110 => format!(
+                "moves more bytes {place}: {}; {} moves {}",
                 amount(own.bytes),
                 named(winner.0),
                 amount(other.bytes)
             ),
-            (Limit::Across, _) => format!("moves {factor} the bytes {place}"),
-            _ => format!("{verb} {factor} the bytes {place}"),
+            _ => format!("moves {factor} the bytes {place}"),
         };
     }
     if by_rate > 100 && own.links > own.rate {
         return own.by_words();
     }
     if by_rate > 100 {
-        return format!("gets {} {place}, {} {}", rate(own.rate), named(winner.0), rate(other.rate));
+        return format!("gets {} {place}; {} gets {}", rate(own.rate), named(winner.0), rate(other.rate));
     }
-    format!("its bytes take {} {place}", loser.1.transfer)
+    format!("the bytes take {} {place}", loser.1.transfer)
 }
 
-/// What one side of the wiring means to a candidate.
+/// A candidate's bytes and rate inside or across islands.
 struct Limited {
     bytes: u64,
     rate: u64,
-    /// What the links would carry of another protocol.
+    /// The rate of the links without the limit of LL.
     links: u64,
     payload: (u64, u64),
 }
 
 impl Limited {
-    fn of((entrant, cost): Ran<'_>, limit: Limit) -> Option<Self> {
-        let (inside, across) = entrant.links_bytes_per_second;
+    fn of((candidate, cost): Predicted<'_>, limit: Limit) -> Option<Self> {
+        let (inside, across) = candidate.links_bytes_per_second;
         let (bytes, rate, links) = match limit {
-            Limit::Inside => (cost.work.rank_bytes, entrant.inside_bytes_per_second?, inside?),
-            Limit::Across => (cost.work.island_bytes, entrant.across_bytes_per_second?, across?),
-            Limit::Turns | Limit::Cut => return None,
+            Limit::Inside => (cost.work.rank_bytes, candidate.inside_bytes_per_second?, inside?),
+            Limit::Across => (cost.work.island_bytes, candidate.across_bytes_per_second?, across?),
+            Limit::Serial | Limit::Cut => return None,
         };
-        Some(Self { bytes, rate, links, payload: entrant.protocol.map_or((1, 1), payload) })
+        Some(Self { bytes, rate, links, payload: candidate.protocol.map_or((1, 1), payload) })
     }
 
-    /// What is left of the links where half of what passes is flags, and small words take their time.
+    /// LL's rate: half of the bytes on the wire are flags, and small words limit the rate too.
     fn by_words(&self) -> String {
         let (part, whole) = self.payload;
         format!("protocol LL gets {} of {}", rate(self.rate / whole * part), rate(self.links))
     }
 }
 
-/// In hundredths.
+/// A ratio in hundredths.
 fn ratio(more: u64, less: u64) -> u64 {
     rounded(more, less, 100)
 }
 
-/// How many times as much, in such parts, to the nearest.
+/// A ratio in fractions of `1 / parts`, rounded to the nearest.
 fn rounded(more: u64, less: u64, parts: u64) -> u64 {
     let less = u128::from(less.max(1));
     u64::try_from((u128::from(more) * u128::from(parts) + less / 2) / less).unwrap_or(u64::MAX)
 }
 
-fn across(entrant: &Entrant) -> &'static str {
-    match entrant.between {
+fn across(candidate: &Candidate) -> &'static str {
+    match candidate.between {
         Medium::Network => "across the network",
         Medium::GpuLinks | Medium::Pcie => "between islands",
     }
 }
 
-fn named(entrant: &Entrant) -> String {
-    match entrant.protocol {
-        Some(protocol) => format!("{} with {protocol}", entrant.algorithm),
-        None => entrant.algorithm.to_string(),
+fn named(candidate: &Candidate) -> String {
+    match candidate.protocol {
+        Some(protocol) => format!("{} with {protocol}", candidate.algorithm),
+        None => candidate.algorithm.to_string(),
     }
 }
 

@@ -1,11 +1,11 @@
-//! What a plan gets of the wiring: the amounts it moves, laid on the links they pass.
+//! The rates of a plan on the wiring, from the load that it puts on each link.
 //!
-//! Every pair of ranks that a plan moves data between has a route; parallel links and switches share what passes. The
-//! link that is busiest for its speed sets the pace, inside the islands and between them: tiles follow each other, so all
-//! of a large call is under way at once.
+//! Every pair of ranks that exchanges data has a route; parallel links and switches share its load. The link with the highest
+//! load for its rate is the bottleneck, inside the islands and between them: tiles are pipelined, so a large call uses all
+//! links at once.
 //!
-//! A lane, though, makes one step after the other. One that goes from partner to partner leaves the links to one idle while
-//! it is with another, and however many tiles there are, it takes the sum of its steps.
+//! A lane, however, takes one step after the other. While it serves one peer, its links to the others are idle, so with any
+//! number of tiles it takes the sum of its steps.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -15,10 +15,10 @@ use weftlink_fabric::{DeviceId, DeviceKind, LinkKind, Measure, PathType, Paths};
 
 use super::usage::Usage;
 
-/// Links between islands count as the network, if any is.
+/// The slowest kind of link on a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Medium {
-    /// NVLink and its like.
+    /// NVLink and similar links.
     GpuLinks,
     /// PCIe, and the links between sockets.
     Pcie,
@@ -26,57 +26,56 @@ pub enum Medium {
     Network,
 }
 
-/// What a plan gets inside islands, or between them.
+/// The rates of a plan inside islands, or between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Side {
-    /// The slowest kind of link it passes there.
+    /// The slowest kind of link there.
     pub(super) medium: Medium,
     /// Whether all of them are NVLink, which keeps 128 bytes together.
     pub(super) is_nvlink: bool,
-    /// How fast the busiest rank (inside), or island (between), gets through what it sends or receives; nothing where that is
-    /// nothing.
+    /// The rate of the busiest rank (inside) or island (between); nothing if it moves nothing.
     pub(super) bytes_per_second: Option<u64>,
-    /// How fast the slowest lane would get them through its steps of this side, which add to those of the other.
-    pub(super) in_turn_bytes_per_second: Option<u64>,
+    /// The rate of the slowest lane in its steps of this side; the times of both sides add up.
+    pub(super) serial_bytes_per_second: Option<u64>,
 }
 
-/// Both.
+/// The rates inside islands and between them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sides {
     pub(super) inside: Option<Side>,
     pub(super) across: Option<Side>,
 }
 
-/// Two ranks that no path joins, or only one of unknown speed.
+/// Two GPUs without a path of known speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Apart(pub(super) DeviceId, pub(super) DeviceId);
+pub(super) struct Unconnected(pub(super) DeviceId, pub(super) DeviceId);
 
-/// Routes, kept from plan to plan.
+/// Computes loads; keeps routes from plan to plan.
 pub(super) struct Loads<'p, 'f> {
     paths: &'p Paths<'f>,
     /// The GPU of each rank.
     gpus: Vec<DeviceId>,
     /// The island of each rank.
     islands: Vec<u32>,
-    routes: FxHashMap<(DeviceId, DeviceId), Option<Rc<Passage>>>,
+    routes: FxHashMap<(DeviceId, DeviceId), Option<Rc<Route>>>,
 }
 
-/// A route as far as loads go.
-struct Passage {
+/// A route between two GPUs.
+struct Route {
     kind: PathType,
     is_nvlink: bool,
-    /// What it carries while nothing else does.
+    /// Its rate without other traffic.
     bytes_per_second: u64,
-    /// Links passed one after the other, each a bundle of them with their rates.
+    /// The bundles of links along the route.
     bundles: Vec<Bundle>,
-    /// The first bundle that leads into a switch of the network, and the first that leads out of the last one.
+    /// The first bundle into a network switch, and the first bundle out of the last one.
     at_switch: (usize, usize),
 }
 
-/// Links that share what passes, each with its rate.
+/// Parallel links that share a load, each with its rate.
 type Bundle = Vec<((DeviceId, DeviceId), u64)>;
 
-/// What lies on a link, in parts of a chunk.
+/// The load of a link, in parts of a chunk.
 #[derive(Clone, Copy, Default)]
 struct Load {
     inside: u128,
@@ -94,15 +93,15 @@ impl<'p, 'f> Loads<'p, 'f> {
         Self { paths, gpus, islands, routes: FxHashMap::default() }
     }
 
-    /// What a plan gets.
-    pub(super) fn sides(&mut self, usage: &Usage) -> Result<Sides, Apart> {
+    /// The rates of a plan.
+    pub(super) fn sides(&mut self, usage: &Usage) -> Result<Sides, Unconnected> {
         let mut tally = Tally::new(self.gpus.len());
         for (&(from, to), &chunks) in &usage.pairs {
             let (a, b) = (self.gpus[from as usize], self.gpus[to as usize]);
-            let passage = self.passage(a, b).ok_or(Apart(a, b))?;
+            let route = self.route(a, b).ok_or(Unconnected(a, b))?;
             let same = self.islands[from as usize] == self.islands[to as usize];
-            tally.add(&passage.bundles, chunks, same);
-            tally.note(&passage, same);
+            tally.add(&route.bundles, chunks, same);
+            tally.note(&route, same);
             let (source, target) = match same {
                 true => (from, to),
                 false => (self.islands[from as usize], self.islands[to as usize]),
@@ -121,7 +120,7 @@ impl<'p, 'f> Loads<'p, 'f> {
         for (&(rank, other), &(out, into)) in &usage.network {
             let (a, b) = (self.gpus[rank as usize], self.gpus[other as usize]);
             let (there, back) =
-                (self.passage(a, b).ok_or(Apart(a, b))?, self.passage(b, a).ok_or(Apart(b, a))?);
+                (self.route(a, b).ok_or(Unconnected(a, b))?, self.route(b, a).ok_or(Unconnected(b, a))?);
             tally.add(&there.bundles[..there.at_switch.0], out, false);
             tally.add(&back.bundles[back.at_switch.1..], into, false);
             tally.note(&there, false);
@@ -129,35 +128,35 @@ impl<'p, 'f> Loads<'p, 'f> {
             tally.islands[island].0 += out;
             tally.islands[island].1 += into;
         }
-        // Lanes that do the same in peer memory are with the same peer at the same time, and share the way there; messages
-        // wait in their FIFOs, so that lanes that pass them drift apart.
+        // Lanes with the same steps in peer memory access the same peer at the same time and share its links. Lanes that send
+        // messages drift apart, because messages wait in FIFOs.
         let mut alike: BTreeMap<_, u128> = BTreeMap::new();
-        for turns in &usage.turns {
-            let lanes = alike.entry(turns).or_default();
+        for serial in &usage.serial {
+            let lanes = alike.entry(serial).or_default();
             *lanes = if usage.reaches_in { *lanes + 1 } else { 1 };
         }
-        for (turns, lanes) in alike {
+        for (serial, lanes) in alike {
             let mut time = (0, 0);
-            for (pairs, times) in turns {
+            for (pairs, times) in serial {
                 let slowest = pairs.iter().filter_map(|&(from, to)| {
                     let (a, b) = (self.gpus[from as usize], self.gpus[to as usize]);
                     let across = self.islands[from as usize] != self.islands[to as usize];
-                    Some((self.passage(a, b)?.bytes_per_second, !across))
+                    Some((self.route(a, b)?.bytes_per_second, !across))
                 });
                 let Some((rate, inside)) = slowest.min() else { continue };
                 let taken = lanes * u128::from(*times) * SCALE / u128::from(rate.max(1));
                 *(if inside { &mut time.0 } else { &mut time.1 }) += taken;
             }
-            if time.0 + time.1 > tally.in_turn.0 + tally.in_turn.1 {
-                tally.in_turn = time;
+            if time.0 + time.1 > tally.serial.0 + tally.serial.1 {
+                tally.serial = time;
             }
         }
         Ok(tally.sides())
     }
 
-    fn passage(&mut self, from: DeviceId, to: DeviceId) -> Option<Rc<Passage>> {
+    fn route(&mut self, from: DeviceId, to: DeviceId) -> Option<Rc<Route>> {
         let paths = self.paths;
-        self.routes.entry((from, to)).or_insert_with(|| Passage::of(paths, from, to).map(Rc::new)).clone()
+        self.routes.entry((from, to)).or_insert_with(|| Route::of(paths, from, to).map(Rc::new)).clone()
     }
 
     /// The links from a GPU to its NVSwitches, and back.
@@ -172,7 +171,7 @@ impl<'p, 'f> Loads<'p, 'f> {
     }
 }
 
-impl Passage {
+impl Route {
     fn of(paths: &Paths<'_>, from: DeviceId, to: DeviceId) -> Option<Self> {
         let fabric = paths.fabric();
         let route = paths.route(from, to);
@@ -196,7 +195,7 @@ impl Passage {
                 let rate = fabric.rate(link, Measure::Effective).bytes_per_second();
                 bundle.push(((link.source, link.target), rate));
             }
-            // Between two GPUs NVLinks are used and PCIe beside them is not; a bundle has one kind of link.
+            // A bundle has one kind of link: GPUs with NVLinks do not use PCIe beside them.
             bundle.sort_unstable();
             if bundle.iter().all(|(_, rate)| *rate == 0) {
                 return None;
@@ -209,7 +208,7 @@ impl Passage {
     }
 }
 
-/// Everything that one plan moves.
+/// The load of one plan.
 struct Tally {
     links: FxHashMap<(DeviceId, DeviceId), Load>,
     /// Chunks that each rank sends and receives inside its island, and that each island sends and receives.
@@ -217,8 +216,8 @@ struct Tally {
     islands: Vec<(u64, u64)>,
     inside: Option<(Medium, bool)>,
     across: Option<(Medium, bool)>,
-    /// What the slowest lane takes for a chunk of each of its steps, inside and across.
-    in_turn: (u128, u128),
+    /// The time of the slowest lane for a chunk of each of its steps, inside and across.
+    serial: (u128, u128),
 }
 
 impl Tally {
@@ -229,7 +228,7 @@ impl Tally {
             islands: vec![(0, 0); ranks],
             inside: None,
             across: None,
-            in_turn: (0, 0),
+            serial: (0, 0),
         }
     }
 
@@ -245,15 +244,15 @@ impl Tally {
         }
     }
 
-    fn note(&mut self, passage: &Passage, inside: bool) {
-        let medium = match passage.kind {
+    fn note(&mut self, route: &Route, inside: bool) {
+        let medium = match route.kind {
             PathType::Nvl | PathType::Nvb => Medium::GpuLinks,
             PathType::Net => Medium::Network,
             _ => Medium::Pcie,
         };
         let side = if inside { &mut self.inside } else { &mut self.across };
         let (worst, nvlink) = side.unwrap_or((medium, true));
-        *side = Some((worst.max(medium), nvlink && passage.is_nvlink));
+        *side = Some((worst.max(medium), nvlink && route.is_nvlink));
     }
 
     fn moved(&mut self, inside: bool, source: u32, target: u32, chunks: u64) {
@@ -267,20 +266,20 @@ impl Tally {
             |seen: Option<(Medium, bool)>, ends: &[(u64, u64)], own: fn(&Load) -> u128, taken: u128| {
                 let (medium, is_nvlink) = seen?;
                 let chunks = ends.iter().map(|(out, into)| *out.max(into)).max().unwrap_or(0);
-                // What shares a link with the other side waits for it too.
+                // Both sides share the rate of a link that both use.
                 let loaded = self.links.values().filter(|load| own(load) > 0);
                 let pace = |load: &Load| {
                     let most = u128::from(chunks) * PARTS * u128::from(load.rate);
                     u64::try_from(most / (load.inside + load.across).max(1)).unwrap_or(u64::MAX)
                 };
-                let in_turn = (u128::from(chunks) * SCALE).checked_div(taken);
-                let in_turn_bytes_per_second = in_turn.map(|rate| u64::try_from(rate).unwrap_or(u64::MAX));
+                let serial = (u128::from(chunks) * SCALE).checked_div(taken);
+                let serial_bytes_per_second = serial.map(|rate| u64::try_from(rate).unwrap_or(u64::MAX));
                 let bytes_per_second = loaded.map(pace).min();
-                Some(Side { medium, is_nvlink, bytes_per_second, in_turn_bytes_per_second })
+                Some(Side { medium, is_nvlink, bytes_per_second, serial_bytes_per_second })
             };
         Sides {
-            inside: side(self.inside, &self.ranks, |load| load.inside, self.in_turn.0),
-            across: side(self.across, &self.islands, |load| load.across, self.in_turn.1),
+            inside: side(self.inside, &self.ranks, |load| load.inside, self.serial.0),
+            across: side(self.across, &self.islands, |load| load.across, self.serial.1),
         }
     }
 }

@@ -1,125 +1,125 @@
-//! How long a plan takes, in a formula: to start, hop by hop, and byte by byte.
+//! The cost model: the time of a plan as launch, hops and bytes.
 //!
 //! ```text
-//! time = launch + hops inside · α + hops across · β + max(bytes of a rank / what it gets inside,
-//!                                                         bytes of an island / what it gets to others)
+//! time = launch + hops inside · α + hops across · β + max(bytes of a rank / its rate inside the island,
+//!                                                         bytes of an island / its rate to other islands)
 //! ```
 //!
-//! Bytes take no less than a lane needs for all its steps, one after the other.
-//! A lane that hands many messages to the network waits for each, so hops take no less than that does.
+//! The bytes take at least as long as the slowest lane needs for its steps one after the other. The hops take at least as
+//! long as a lane needs to send its messages into the network one after the other.
 //!
-//! Hops and bytes come from the [header](crate::Algorithm::work) of an algorithm, which a test holds to its plans. What a
-//! plan gets of the wiring is found by laying the plan itself on the links ([`Ground`]); nothing here knows an algorithm by
-//! its name. Launch, α and β depend on what the plan is made of: messages by protocol, peer memory, switches that
-//! compute ([`constants`]).
+//! Hops and bytes come from the [header](crate::Algorithm::work) of an algorithm, which a test compares with its plans. Rates
+//! come from the load that the plan puts on the links ([`Placement`]); no code here depends on an algorithm's name. Launch, α
+//! and β depend on the plan's operations: messages by protocol, peer memory, switches that compute ([`constants`]).
 //!
-//! All numbers are integers, so that every machine comes to the same ones.
+//! All numbers are integers, so that every machine computes the same ones.
 //!
-//! Deliberately absent: how tiles fill a pipeline, and other calls on the same links. That is for a simulator.
+//! Deliberately absent: pipelines of tiles that fill, and other calls on the same links. A simulator covers these.
 
+mod candidate;
 pub mod constants;
-mod entrant;
-mod ground;
 mod loads;
+mod placement;
 mod usage;
 
 use std::fmt;
 use std::iter::Sum;
 use std::ops::Add;
 
-pub use entrant::{Entrant, entrants};
-pub use ground::Ground;
+pub use candidate::{Candidate, candidates};
 pub use loads::Medium;
+pub use placement::Placement;
 
 use crate::{Collective, Work};
 
-/// A time. The longest is 213 days, and sums stay there.
+/// A time. Saturates at 213 days.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Picoseconds(pub u64);
 
-/// What a call is predicted to take, and of what that is made.
+/// The predicted time of a call, by its terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Prediction {
     /// Hops and bytes.
     pub work: Work,
-    /// To start and to end.
+    /// The time to start and to end.
     pub launch: Picoseconds,
     /// All hops inside islands.
     pub inside: Picoseconds,
     /// All hops between islands.
     pub across: Picoseconds,
-    /// Messages that the network takes one by one, beyond the time of the hops.
+    /// The time to send messages into the network one after the other, beyond the time of the hops.
     pub messages: Picoseconds,
     /// The bytes.
     pub transfer: Picoseconds,
-    /// What the bytes wait for.
+    /// The bottleneck of the bytes.
     pub limit: Limit,
 }
 
-/// What the bytes of a call wait for.
+/// The bottleneck of a call's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Limit {
     /// The links inside islands.
     Inside,
     /// The links between islands.
     Across,
-    /// One partner after the other: lanes that wait for each step to end.
-    Turns,
+    /// A lane that takes its steps one after the other.
+    Serial,
     /// The cut that bounds every algorithm.
     Cut,
 }
 
 impl Prediction {
-    /// All of it.
+    /// The sum of all terms.
     pub fn time(&self) -> Picoseconds {
         [self.launch, self.inside, self.across, self.messages, self.transfer].into_iter().sum()
     }
 }
 
-/// How long a call of so many bytes takes, as nccl-tests count them; nothing if the algorithm's header does not tell.
+/// The predicted time of a call of `bytes`, as nccl-tests count them; nothing if the algorithm's header has no formula for it.
 pub fn predict(
-    entrant: &Entrant,
-    ground: &Ground<'_>,
+    candidate: &Candidate,
+    placement: &Placement<'_>,
     collective: &Collective,
     bytes: u64,
 ) -> Option<Prediction> {
-    let (islands, per_island) = ground.grid();
-    let mut work = entrant.algorithm.work(collective, islands, per_island, bytes)?;
-    if let Some((rank, island, parts)) = entrant.counted {
+    let (islands, per_island) = placement.grid();
+    let mut work = candidate.algorithm.work(collective, islands, per_island, bytes)?;
+    if let Some((rank, island, parts)) = candidate.counted {
         let of = |chunks: u64| (u128::from(bytes) * u128::from(chunks)).div_ceil(parts.into());
         let whole = |bytes: u128| u64::try_from(bytes).unwrap_or(u64::MAX);
-        // Messages are one hop, if any of them leaves its rank, and the slowest kind that there is.
+        // Messages are one hop if any of them leaves its rank, of the slowest kind present.
         let hops_across = work.hops_across.min(island);
         let hops_inside = if hops_across > 0 { work.hops_inside } else { rank.min(1) };
         let (rank_bytes, island_bytes) = (whole(of(rank)), whole(of(island)));
         work = Work { hops_inside, hops_across, rank_bytes, island_bytes };
     }
-    let inside = (entrant.over(work.rank_bytes, entrant.inside_bytes_per_second), Limit::Inside);
-    let across = (entrant.over(work.island_bytes, entrant.across_bytes_per_second), Limit::Across);
+    let inside = (candidate.over(work.rank_bytes, candidate.inside_bytes_per_second), Limit::Inside);
+    let across = (candidate.over(work.island_bytes, candidate.across_bytes_per_second), Limit::Across);
     let (by_links, side) = if across.0 > inside.0 { across } else { inside };
-    let (turn_inside, turn_across) = entrant.in_turn_bytes_per_second;
-    let by_turns = entrant.over(work.rank_bytes, turn_inside) + entrant.over(work.island_bytes, turn_across);
-    let by_cut = over(bytes, entrant.bound_bytes_per_second);
-    // What says more comes first: others are named only where they are clearly narrower.
+    let (serial_inside, serial_across) = candidate.serial_bytes_per_second;
+    let serial =
+        candidate.over(work.rank_bytes, serial_inside) + candidate.over(work.island_bytes, serial_across);
+    let by_cut = over(bytes, candidate.bound_bytes_per_second);
+    // The more informative limits come first: a later one replaces them only if it is clearly slower.
     let slower = |a: (Picoseconds, Limit), b: (Picoseconds, Limit)| {
         if b.0.beyond(a.0) > Picoseconds(a.0.0 / 100) { b } else { a }
     };
-    let (_, limit) = slower(slower((by_links, side), (by_turns, Limit::Turns)), (by_cut, Limit::Cut));
-    let transfer = by_links.max(by_turns).max(by_cut);
+    let (_, limit) = slower(slower((by_links, side), (serial, Limit::Serial)), (by_cut, Limit::Cut));
+    let transfer = by_links.max(serial).max(by_cut);
     let (inside, across) =
-        (entrant.hop_inside.times(work.hops_inside), entrant.hop_across.times(work.hops_across));
+        (candidate.hop_inside.times(work.hops_inside), candidate.hop_across.times(work.hops_across));
     Some(Prediction {
         work,
-        launch: entrant.launch,
+        launch: candidate.launch,
         inside,
         across,
-        messages: entrant.message_across.times(entrant.messages_across).beyond(inside + across),
+        messages: candidate.message_across.times(candidate.messages_across).beyond(inside + across),
         transfer,
         limit,
     })
 }
 
-/// How long so many bytes take, rounded up; no time at all where nothing limits them.
+/// The time of `bytes` at a rate, rounded up; zero without a rate.
 pub(crate) fn over(bytes: u64, bytes_per_second: Option<u64>) -> Picoseconds {
     let Some(rate) = bytes_per_second.filter(|rate| *rate > 0) else { return Picoseconds(0) };
     Picoseconds::clamp((u128::from(bytes) * Picoseconds::PER_SECOND).div_ceil(u128::from(rate)))
@@ -132,17 +132,17 @@ impl Picoseconds {
         Self(u64::try_from(picoseconds).unwrap_or(u64::MAX))
     }
 
-    /// So many times this.
+    /// The time of `count` repetitions.
     pub fn times(self, count: u64) -> Self {
         Self(self.0.saturating_mul(count))
     }
 
-    /// What this is longer by; nothing if it is not.
+    /// The difference; zero if `other` is longer.
     pub fn beyond(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
 
-    /// How fast so many bytes in this time are, in bytes per second.
+    /// The rate of `bytes` in this time, in bytes per second.
     pub fn rate_of(self, bytes: u64) -> u64 {
         let rate = (u128::from(bytes) * Self::PER_SECOND).checked_div(self.0.into());
         rate.map_or(0, |rate| u64::try_from(rate).unwrap_or(u64::MAX))
@@ -163,11 +163,11 @@ impl Sum for Picoseconds {
     }
 }
 
-/// One digit behind the point, in the largest unit that leaves a number of at least one: `4.5 us`.
+/// One decimal, in the largest unit that gives at least 1: `4.5 us`.
 impl fmt::Display for Picoseconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = [(1_000_000_000_000, "s"), (1_000_000_000, "ms"), (1_000_000, "us")];
-        // What rounds to a thousand is one of the next.
+        // A number that rounds to 1000 takes the next unit.
         let (size, unit) =
             units.into_iter().find(|(size, _)| self.0 >= size - size / 20_000).unwrap_or((1_000, "ns"));
         let tenths = self.0.saturating_add(size / 20) / (size / 10);
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_read_as_one_would_write_them() {
+    fn times_are_printed_in_the_largest_unit() {
         for (picoseconds, text) in [
             (0, "0.0 ns"),
             (600_000, "600.0 ns"),

@@ -1,31 +1,31 @@
-//! Which ranks a plan moves data between, and how much of it: the programs are read, not run.
+//! The data that a plan moves between ranks, read from its programs without running them.
 //!
-//! Amounts are chunks of one tile. A loop whose peers do not depend on its iteration is counted without going round it,
-//! so that the rings of a large island take no longer than they must.
+//! Amounts are chunks of one tile. A loop whose peers do not depend on the iteration is counted in one go, which keeps the
+//! rings of a large island cheap.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::plan::{Group, Grouped, Input, Lane, Node, Output, Step, Switch, Wait};
 use crate::{Affine, Layout, Recipe};
 
-/// What a plan moves.
+/// The data that a plan moves.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Usage {
-    /// Chunks from one rank to another; none where one only waits for the other.
+    /// Chunks from one rank to another; zero if one only waits for the other.
     pub(super) pairs: BTreeMap<(u32, u32), u64>,
-    /// Those of them that one reaches into the memory of the other for.
+    /// The pairs of which one rank accesses the memory of the other.
     peers: BTreeSet<(u32, u32)>,
     /// Chunks that each rank sends to NVSwitches for sums and multicasts, and gets from them.
     pub(super) nvswitch: BTreeMap<u32, (u64, u64)>,
-    /// The same of the network's switches, with a rank of the group that is not this one.
+    /// The same for network switches, by rank and another rank of the group.
     pub(super) network: BTreeMap<(u32, u32), (u64, u64)>,
-    /// Whether some step reaches into another rank's memory.
+    /// Whether some step accesses another rank's memory.
     pub(super) reaches_in: bool,
     /// Whether every lane sends to one rank only.
-    pub(super) in_a_row: bool,
-    /// For each lane of each rank, what its steps move, and how many times: the pairs of one step at once, one step after
-    /// the other.
-    pub(super) turns: Vec<BTreeMap<Vec<(u32, u32)>, u64>>,
+    pub(super) one_target: bool,
+    /// For each lane of each rank, the pairs of each step and the number of such steps. A step moves its pairs at once, and the lane
+    /// takes its steps one after the other.
+    pub(super) serial: Vec<BTreeMap<Vec<(u32, u32)>, u64>>,
     /// The most lanes of any rank.
     pub(super) lanes: u32,
 }
@@ -33,7 +33,7 @@ pub(super) struct Usage {
 impl Usage {
     /// Reads the programs of all ranks.
     pub(super) fn of(recipe: &Recipe<'_>) -> Self {
-        let mut usage = Self { in_a_row: true, ..Self::default() };
+        let mut usage = Self { one_target: true, ..Self::default() };
         for rank in 0..recipe.outline().ranks {
             let program = recipe.program(rank);
             usage.lanes = usage.lanes.max(program.lanes.len() as u32);
@@ -44,27 +44,27 @@ impl Usage {
         usage
     }
 
-    /// Whether a rank reaches into the memory of one in another island.
+    /// Whether a rank accesses the memory of a rank in another island.
     pub(super) fn reaches_across(&self, layout: &Layout) -> bool {
         let places = layout.places();
         self.peers.iter().any(|(from, to)| places[*from as usize].0 != places[*to as usize].0)
     }
 
-    /// Whether ranks wait for each other, and nothing else.
+    /// Whether ranks only wait for each other and move no data.
     pub(super) fn only_waits(&self) -> bool {
         self.pairs.values().all(|chunks| *chunks == 0) && self.nvswitch.is_empty() && self.network.is_empty()
     }
 
     fn add_lane(&mut self, rank: u32, lane: &Lane, groups: &[Group]) {
         let mut targets = Vec::new();
-        let mut turns: BTreeMap<Vec<(u32, u32)>, u64> = BTreeMap::new();
+        let mut serial: BTreeMap<Vec<(u32, u32)>, u64> = BTreeMap::new();
         let mut count = |step: &Step, iterations: &[u32], times: u64| {
             let at_once = at_once(rank, step, iterations);
             if !at_once.is_empty() {
-                *turns.entry(at_once).or_default() += times;
+                *serial.entry(at_once).or_default() += times;
             }
             for wait in &step.waits {
-                if let Some(other) = met(wait).at(iterations).filter(|other| *other != rank) {
+                if let Some(other) = awaited(wait).at(iterations).filter(|other| *other != rank) {
                     self.pairs.entry((other, rank)).or_default();
                 }
             }
@@ -91,8 +91,8 @@ impl Usage {
             }
         };
         visit(&lane.nodes, &mut Vec::new(), 1, &mut count);
-        self.in_a_row &= targets.len() < 2;
-        self.turns.extend((!turns.is_empty()).then_some(turns));
+        self.one_target &= targets.len() < 2;
+        self.serial.extend((!serial.is_empty()).then_some(serial));
     }
 
     fn add_peer(&mut self, from: Option<u32>, to: Option<u32>, times: u64) {
@@ -105,7 +105,7 @@ impl Usage {
         }
     }
 
-    /// A sum: every member sends, the rank that asks receives. A multicast: the other way around.
+    /// A sum: every member sends, the rank that takes the step receives. A multicast: the other way around.
     fn add_group(&mut self, rank: u32, all: &Grouped, groups: &[Group], times: u64, is_sum: bool) {
         let Some(group) = groups.get(all.group as usize) else { return };
         match group.switch {
@@ -119,7 +119,7 @@ impl Usage {
                 let port = self.nvswitch.entry(rank).or_default();
                 *port = (port.0 + into, port.1 + out);
             }
-            // Sums are made and copied on the way, so each member sends once and receives once.
+            // The network adds and copies in transit, so each member sends once and receives once.
             Switch::Network => {
                 for member in &group.members {
                     let Some(other) = group.members.iter().find(|other| *other != member) else { return };
@@ -131,8 +131,8 @@ impl Usage {
     }
 }
 
-/// The most messages that a lane of these ranks sends to other islands, or receives from them, one after the other, and
-/// the rank whose lane that is. With `flags`, what it waits for counts too.
+/// The most messages that a lane of these ranks sends to other islands, or receives from them, and the rank of that lane. With
+/// `flags`, waits count as messages.
 pub(super) fn messages_across(
     recipe: &Recipe<'_>,
     ranks: &[u32],
@@ -148,7 +148,7 @@ pub(super) fn messages_across(
                 let is_across = |other: &Affine| {
                     u64::from(other.at(iterations).is_some_and(|other| island(other) != island(rank)))
                 };
-                let waits = step.waits.iter().filter(|_| flags).map(|wait| is_across(met(wait)));
+                let waits = step.waits.iter().filter(|_| flags).map(|wait| is_across(awaited(wait)));
                 let inputs = step.inputs.iter().map(|input| match input {
                     Input::Received { from } => is_across(from),
                     _ => 0,
@@ -168,7 +168,7 @@ pub(super) fn messages_across(
     most
 }
 
-/// What a step moves between ranks.
+/// The pairs of ranks between which a step moves data.
 fn at_once(rank: u32, step: &Step, iterations: &[u32]) -> Vec<(u32, u32)> {
     let inputs = step.inputs.iter().filter_map(|input| match input {
         Input::Peer(peer) => Some((peer.rank.at(iterations)?, rank)),
@@ -182,13 +182,13 @@ fn at_once(rank: u32, step: &Step, iterations: &[u32]) -> Vec<(u32, u32)> {
     inputs.chain(outputs).filter(|(from, to)| from != to).collect()
 }
 
-fn met(wait: &Wait) -> &Affine {
+fn awaited(wait: &Wait) -> &Affine {
     match wait {
         Wait::Entered { rank } | Wait::Reached { rank, .. } => rank,
     }
 }
 
-/// Calls `count` with every step, the iterations around it, and how many times it is run with them.
+/// Calls `count` with every step, the iterations around it, and the number of times it runs with them.
 fn visit(nodes: &[Node], iterations: &mut Vec<u32>, times: u64, count: &mut impl FnMut(&Step, &[u32], u64)) {
     for node in nodes {
         match node {
@@ -207,7 +207,7 @@ fn visit(nodes: &[Node], iterations: &mut Vec<u32>, times: u64, count: &mut impl
     }
 }
 
-/// Whether who is met depends on the loop at a depth.
+/// Whether a peer depends on the iteration of the loop at a depth.
 fn moves_with(node: &Node, depth: usize) -> bool {
     let moves = |rank: &Affine| rank.by.get(depth).is_some_and(|factor| *factor != 0);
     match node {
@@ -223,7 +223,7 @@ fn moves_with(node: &Node, depth: usize) -> bool {
                 Output::Peer(peer) => moves(&peer.rank),
                 Output::Local(_) | Output::Multicast(_) => false,
             };
-            step.waits.iter().any(|wait| moves(met(wait)))
+            step.waits.iter().any(|wait| moves(awaited(wait)))
                 || step.inputs.iter().any(input)
                 || step.outputs.iter().any(output)
         }

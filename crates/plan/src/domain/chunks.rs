@@ -1,6 +1,6 @@
-//! Where each step's data comes from: the chunk of some rank's input that it moves or combines. Blocks differ in length and
-//! chunks at the end of one are shorter, so an executor needs this to know how many elements a step moves when it has only
-//! a message or scratch to look at.
+//! The origin of each step's data: the chunk of some rank's input that it moves or combines. Blocks differ in length and
+//! chunks at the end of a block are shorter, so an executor needs the origin to know how many elements a step moves from
+//! a message or from scratch.
 
 use crate::Verified;
 use crate::interpret::{Access, Domain, Machine, Shape};
@@ -9,13 +9,13 @@ use crate::refusal::{Cell, Spot};
 /// A chunk of a rank's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
-    /// The rank; any of those that were combined.
+    /// The rank; the first of those that were combined.
     pub rank: u32,
     /// The chunk of its input.
     pub chunk: u32,
 }
 
-/// What each step is about, by rank, lane and the order of steps in a tile; nothing for steps that move nothing.
+/// The origin of each step's data, by rank, lane and the order of steps in a tile; nothing for steps that only synchronise.
 pub fn origins_of_steps(plan: &Verified) -> Vec<Vec<Vec<Option<Origin>>>> {
     let lanes = plan.programs.iter().map(|program| vec![Vec::new(); program.lanes.len()]);
     let mut origins: Vec<Vec<Vec<_>>> = lanes.collect();
@@ -34,7 +34,7 @@ impl Domain for Origins {
     type Value = Origin;
     type Stamp = ();
 
-    fn fresh(&mut self, _call: u32, cell: Cell) -> Origin {
+    fn initial(&mut self, _call: u32, cell: Cell) -> Origin {
         Origin { rank: cell.rank, chunk: cell.chunk }
     }
 
@@ -44,7 +44,7 @@ impl Domain for Origins {
 
     fn returned(&mut self, _call: u32, _cell: Cell, _value: Option<&Origin>) {}
     fn stamp(&mut self, _lane: usize) {}
-    fn meet(&mut self, _lane: usize, _stamp: &()) {}
-    fn touch(&mut self, _lane: usize, _spot: Option<&Spot>, _cell: Cell, _access: Access) {}
+    fn join(&mut self, _lane: usize, _stamp: &()) {}
+    fn access(&mut self, _lane: usize, _spot: Option<&Spot>, _cell: Cell, _access: Access) {}
     fn stored(&mut self, _spot: &Spot, _cell: Cell, _value: &Origin) {}
 }

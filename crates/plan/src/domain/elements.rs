@@ -1,5 +1,5 @@
-//! Elements: the oracle. Every chunk holds real numbers, and steps combine them as an executor would, in the same
-//! order, so that results can be compared bit by bit.
+//! The oracle: every chunk holds elements, and steps combine them in the order in which an executor does, so that results
+//! can be compared bit by bit.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -9,17 +9,17 @@ use crate::collective::Promise;
 use crate::cut::Cut;
 use crate::interpret::{Access, Domain, Event, Machine, Shape};
 use crate::plan::{Aliasing, Buffer};
-use crate::reduction::Reducer;
+use crate::reducer::Reducer;
 use crate::refusal::{Cell, Spot};
 
-/// What a call should give: runs a plan on real elements, in blocks that are all cut in the same way.
+/// The result that a call should give: runs a plan on elements, with all blocks cut in the same way.
 ///
-/// `inputs` holds one buffer per rank, of as many elements as its blocks have together (none for a rank that gives
-/// nothing); `cut` must be the executor's cut of one block, since it decides the order of additions. Returns each rank's
-/// output (empty for one that gets nothing), and the steps in an order they may run in.
+/// `inputs` holds one buffer per rank, as long as its blocks together (empty for a rank without input blocks). `cut` must be
+/// the executor's cut of one block, since it decides the order of additions. Returns each rank's output (empty for a rank
+/// without output blocks), and the steps in an order in which they may run.
 ///
 /// # Panics
-/// If the number or the lengths of inputs are not the plan's.
+/// If the number or the lengths of inputs do not match the plan.
 pub fn oracle<T: Copy>(
     plan: &Verified,
     cut: Cut,
@@ -30,11 +30,11 @@ pub fn oracle<T: Copy>(
     oracle_uneven(plan, |_, _| cut, aliasing, inputs, combine)
 }
 
-/// The same for blocks of different lengths: `cuts` tells the cut of each block of each rank's input. Where blocks are
-/// reduced, all ranks must cut them alike.
+/// The same for blocks of different lengths: `cuts` returns the cut of a block of a rank's input. Where blocks are reduced,
+/// all ranks must cut them alike.
 ///
 /// # Panics
-/// If the number or the lengths of inputs are not the plan's.
+/// If the number or the lengths of inputs do not match the plan.
 pub fn oracle_uneven<T: Copy>(
     plan: &Verified,
     cuts: impl Fn(u32, u32) -> Cut,
@@ -45,11 +45,10 @@ pub fn oracle_uneven<T: Copy>(
     oracle_with(plan, cuts, aliasing, inputs, &Reducer::user_defined(true, combine))
 }
 
-/// The same for a reduction with all its parts. Whether the plan may carry it is for
-/// [`Reduction::allowed`](crate::Reduction::allowed) to say; it is done here in any case.
+/// The same for any reduction. Does not check whether the plan [allows](Verified::allows) it.
 ///
 /// # Panics
-/// If the number or the lengths of inputs are not the plan's.
+/// If the number or the lengths of inputs do not match the plan.
 pub fn oracle_with<T: Copy>(
     plan: &Verified,
     cuts: impl Fn(u32, u32) -> Cut,
@@ -99,7 +98,7 @@ struct Elements<'i, T> {
 }
 
 impl<T> Elements<'_, T> {
-    /// Where a chunk lies in its buffer.
+    /// The elements of a chunk in its buffer.
     fn range(&self, cell: Cell) -> Range<usize> {
         let per_block = self.plan.chunks_per_block();
         let (block, index) = ((cell.chunk / per_block) as usize, cell.chunk % per_block);
@@ -114,12 +113,12 @@ impl<T: Copy> Domain for Elements<'_, T> {
     type Value = Rc<[T]>;
     type Stamp = ();
 
-    fn fresh(&mut self, _call: u32, cell: Cell) -> Rc<[T]> {
-        let given = &self.inputs[cell.rank as usize][self.range(cell)];
+    fn initial(&mut self, _call: u32, cell: Cell) -> Rc<[T]> {
+        let input = &self.inputs[cell.rank as usize][self.range(cell)];
         if !self.plan.collective.reduces() {
-            return given.into();
+            return input.into();
         }
-        given.iter().map(|&value| self.reducer.before(cell.rank, value)).collect()
+        input.iter().map(|&value| self.reducer.before(cell.rank, value)).collect()
     }
 
     fn reduce(&mut self, _spot: &Spot, inputs: &[Rc<[T]>]) -> Rc<[T]> {
@@ -146,7 +145,7 @@ impl<T: Copy> Domain for Elements<'_, T> {
     }
 
     fn stamp(&mut self, _lane: usize) {}
-    fn meet(&mut self, _lane: usize, _stamp: &()) {}
-    fn touch(&mut self, _lane: usize, _spot: Option<&Spot>, _cell: Cell, _access: Access) {}
+    fn join(&mut self, _lane: usize, _stamp: &()) {}
+    fn access(&mut self, _lane: usize, _spot: Option<&Spot>, _cell: Cell, _access: Access) {}
     fn stored(&mut self, _spot: &Spot, _cell: Cell, _value: &Rc<[T]>) {}
 }

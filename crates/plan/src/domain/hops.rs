@@ -1,14 +1,14 @@
-//! Hops: how far the last result is from the first step. Every stamp carries how many hops lie behind its writer, so that a
-//! plan's longest way through its ranks comes out of one run of the interpreter.
+//! Hops: the length of a plan's critical path. Every stamp carries the hops behind its writer, so one run of the interpreter
+//! finds the longest path.
 //!
-//! A hop is a message from another rank, or a wait for one. Lanes of a rank learn from each other for nothing, and waiting
-//! for a free slot is no hop: it depends on how deep FIFOs are, not on the algorithm.
+//! A hop is a message from another rank, or a wait for one. Synchronisation between lanes of a rank is not a hop, and neither
+//! is waiting for a free slot: that depends on the depth of FIFOs, not on the algorithm.
 
 use crate::interpret::{Access, Domain, Machine, Shape};
 use crate::refusal::{Cell, Spot};
 use crate::well_formed::WellFormed;
 
-/// Hops in a row. Those between islands weigh more, so of two ways the longer is the one with more of them.
+/// Hops on a path. Those between islands weigh more, so of two paths the longer is the one with more of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Hops {
     /// Between islands.
@@ -17,8 +17,7 @@ pub struct Hops {
     pub inside: u32,
 }
 
-/// The hops on the longest way through one tile of a plan, given the island of each rank; nothing if the plan does not run
-/// to its end.
+/// The hops on the longest path through one tile of a plan, given the island of each rank; nothing if the plan deadlocks.
 ///
 /// # Panics
 /// If a rank has no island.
@@ -31,18 +30,18 @@ pub fn hops(plan: WellFormed<'_>, islands: &[u32]) -> Option<Hops> {
     let shape = Shape { calls: 1, tiles: 1, aliasing: *plan.aliasing.first()? };
     let mut machine = Machine::new(plan, shape, Counting { islands, lanes });
     machine.run(|_, _, _| true).ok()?;
-    let through = machine.blocked().is_empty();
+    let is_complete = machine.blocked().is_empty();
     let longest = machine.into_domain().lanes.into_iter().map(|lane| lane.hops).max();
-    longest.filter(|_| through)
+    longest.filter(|_| is_complete)
 }
 
 struct Counting<'i> {
     islands: &'i [u32],
-    /// What lies behind each lane.
+    /// By lane.
     lanes: Vec<Stamp>,
 }
 
-/// What lies behind a lane of some rank.
+/// The longest path that ends at a lane, and the lane's rank.
 #[derive(Clone, Copy)]
 struct Stamp {
     rank: u32,
@@ -52,9 +51,9 @@ struct Stamp {
 impl Domain for Counting<'_> {
     type Value = ();
     type Stamp = Stamp;
-    const REMEMBERS: bool = false;
+    const KEEPS_VALUES: bool = false;
 
-    fn fresh(&mut self, _call: u32, _cell: Cell) {}
+    fn initial(&mut self, _call: u32, _cell: Cell) {}
     fn reduce(&mut self, _spot: &Spot, _inputs: &[()]) {}
     fn returned(&mut self, _call: u32, _cell: Cell, _value: Option<&()>) {}
 
@@ -62,7 +61,7 @@ impl Domain for Counting<'_> {
         self.lanes[lane]
     }
 
-    fn meet(&mut self, lane: usize, stamp: &Stamp) {
+    fn join(&mut self, lane: usize, stamp: &Stamp) {
         let island = |rank: u32| self.islands[rank as usize];
         let (from, to) = (stamp.rank, self.lanes[lane].rank);
         let Hops { across, inside } = stamp.hops;
@@ -76,6 +75,6 @@ impl Domain for Counting<'_> {
     }
 
     fn credit(&mut self, _lane: usize, _stamp: &Stamp) {}
-    fn touch(&mut self, _lane: usize, _spot: Option<&Spot>, _cell: Cell, _access: Access) {}
+    fn access(&mut self, _lane: usize, _spot: Option<&Spot>, _cell: Cell, _access: Access) {}
     fn stored(&mut self, _spot: &Spot, _cell: Cell, _value: &()) {}
 }

@@ -1,4 +1,4 @@
-//! A plan as Graphviz DOT: who sends how much to whom, with a cluster for each island.
+//! A plan as Graphviz DOT: the traffic between ranks, with a cluster for each island.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -7,8 +7,8 @@ use crate::plan::Switch;
 use crate::traffic::Traffic;
 use crate::well_formed::WellFormed;
 
-/// The traffic of a plan as a graph, given the island of each rank. Edges say which share of the call's size S they carry;
-/// what a switch adds or multicasts goes to and from a node of its own.
+/// The traffic of a plan as a graph, given the island of each rank. Edges are labelled with their share of the call's size S; a
+/// switch that adds or multicasts is a node.
 ///
 /// # Panics
 /// If a rank has no island.

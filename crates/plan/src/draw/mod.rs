@@ -1,7 +1,7 @@
-//! Pictures of plans: [`svg`] shows what moves when, [`dot`] who sends how much to whom.
+//! Pictures of plans: [`svg`] shows the data over time, [`dot`] the traffic between ranks.
 //!
-//! Both are drawn from the plan itself, by running it or counting on its steps, so a picture cannot show an algorithm that
-//! the plan is not. They are for eyes: a plan of hundreds of ranks is drawn, but not readable.
+//! Both run the plan or count on its steps, so a picture always shows the plan itself. A picture of hundreds of ranks is
+//! possible, but not readable.
 
 mod dot;
 mod space_time;

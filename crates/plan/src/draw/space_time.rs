@@ -1,10 +1,10 @@
-//! What moves when, as arrows between lines.
+//! A plan as a space-time diagram: arrows between lines.
 //!
-//! Every rank is a line, and so is every switch that computes. A column is a hop: a step stands in the column of the longest
-//! row of hops that leads to it, so arrows lead from column to column. What a rank reads in peer memory left its owner one
-//! column earlier, and what it writes there arrives one column later. A switch stands halfway between two columns; one of the
-//! network that adds and multicasts in one step hands the sum down at once. A wait is shown only where no data comes the
-//! same way at the same time.
+//! Every rank is a line, and so is every switch that computes. A column is a hop: a step is in the column of the longest path
+//! of hops to it, so arrows lead from column to column. Data that a rank reads in peer memory left its owner one column
+//! earlier, and data that it writes there arrives one column later. A switch is halfway between two columns; a network switch
+//! that adds and multicasts in one step sends the sum down directly. A wait has an arrow only if no data comes the same way at
+//! the same time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -16,7 +16,7 @@ use crate::traffic::handed_down;
 use crate::walk::Walk;
 use crate::well_formed::WellFormed;
 
-/// A line of the picture. In their order from top to bottom.
+/// A line of the picture, ordered from top to bottom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Line {
     Rank { island: u32, rank: u32 },
@@ -24,7 +24,7 @@ pub(super) enum Line {
     Network,
 }
 
-/// What an arrow stands for.
+/// The kind of an arrow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     Wait,
@@ -39,13 +39,13 @@ pub(super) type End = (Line, u32);
 pub(super) struct SpaceTime {
     /// The lines, from top to bottom.
     pub(super) lines: BTreeSet<Line>,
-    /// The arrows, and what they carry.
+    /// The arrows, and the chunks they carry.
     pub(super) arrows: BTreeMap<(End, End), (Kind, BTreeSet<Piece>)>,
     /// Half columns.
     pub(super) width: u32,
 }
 
-/// What a chunk is made of, as far as a label tells: whose it is, and which. Sums keep no owner.
+/// A chunk as labels show it: its owner and its number. Sums have no owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Piece {
     pub(super) owner: Option<u32>,
@@ -53,7 +53,7 @@ pub(super) struct Piece {
 }
 
 impl SpaceTime {
-    /// One tile of a plan, given the island of each rank; nothing if it does not run to its end.
+    /// One tile of a plan, given the island of each rank; nothing if it deadlocks.
     pub(super) fn of(plan: WellFormed<'_>, islands: &[u32]) -> Option<Self> {
         let mut lanes = Vec::new();
         for (rank, program) in (0..).zip(&plan.plan().programs) {
@@ -100,7 +100,7 @@ impl SpaceTime {
     }
 }
 
-/// How a chunk is called in a picture of a collective: by its owner, its number, or both, whatever tells them apart.
+/// The label of a chunk in a picture of a collective: its owner, its number, or both, as needed to distinguish chunks.
 pub(super) fn label(
     collective: &Collective,
     ranks: u32,
@@ -120,13 +120,13 @@ struct Tracing<'p> {
     plan: WellFormed<'p>,
     islands: &'p [u32],
     picture: SpaceTime,
-    /// Messages under way by source, target and channel.
+    /// Messages in flight by source, target and channel.
     sends: BTreeMap<(u32, u32, u32), VecDeque<Message>>,
     /// The columns in which each rank signalled each of its counters.
     signals: BTreeMap<(u32, u32), Vec<u32>>,
 }
 
-/// From which column a message comes, and what it carries.
+/// A message: the column it comes from, and its content.
 struct Message {
     column: u32,
     piece: Option<Piece>,
@@ -201,7 +201,7 @@ impl Tracing<'_> {
         }
     }
 
-    /// An arrow, or more on one that is there. One that carries nothing is a wait.
+    /// Adds an arrow, or a chunk to an existing one. An arrow without chunks is a wait.
     fn arrow(&mut self, from: End, to: End, piece: Option<Piece>) {
         let kind = match (piece, from.0.island(), to.0.island()) {
             (None, _, _) => Kind::Wait,
@@ -239,7 +239,7 @@ impl Line {
 
 /// A domain whose stamps are columns.
 struct Columns {
-    /// The rank of each lane, and the column it has come to.
+    /// The rank of each lane, and its current column.
     lanes: Vec<(u32, u32)>,
     keeps_owner: bool,
 }
@@ -248,7 +248,7 @@ impl Domain for Columns {
     type Value = Piece;
     type Stamp = (u32, u32);
 
-    fn fresh(&mut self, _call: u32, cell: Cell) -> Piece {
+    fn initial(&mut self, _call: u32, cell: Cell) -> Piece {
         Piece { owner: self.keeps_owner.then_some(cell.rank), chunk: cell.chunk }
     }
 
@@ -260,13 +260,13 @@ impl Domain for Columns {
         self.lanes[lane]
     }
 
-    fn meet(&mut self, lane: usize, &(from, column): &(u32, u32)) {
+    fn join(&mut self, lane: usize, &(from, column): &(u32, u32)) {
         let (rank, here) = &mut self.lanes[lane];
         *here = (*here).max(column + u32::from(from != *rank));
     }
 
     fn credit(&mut self, _lane: usize, _stamp: &(u32, u32)) {}
     fn returned(&mut self, _call: u32, _cell: Cell, _value: Option<&Piece>) {}
-    fn touch(&mut self, _lane: usize, _spot: Option<&Spot>, _cell: Cell, _access: Access) {}
+    fn access(&mut self, _lane: usize, _spot: Option<&Spot>, _cell: Cell, _access: Access) {}
     fn stored(&mut self, _spot: &Spot, _cell: Cell, _value: &Piece) {}
 }

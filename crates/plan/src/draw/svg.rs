@@ -1,7 +1,7 @@
 //! A plan as an SVG: ranks as horizontal lines, grouped by island, and hops as arrows between them.
 //!
-//! Ink and paper change together where the viewer prefers a dark scheme, so the picture is readable on any page. Lines of
-//! text are set by the viewer's own sans-serif font.
+//! Both foreground and background follow the viewer's colour scheme, so the picture is readable on any page. Text is in the
+//! viewer's sans-serif font.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -9,21 +9,21 @@ use std::fmt::Write;
 use super::space_time::{Kind, Line, Piece, SpaceTime, label};
 use crate::well_formed::WellFormed;
 
-/// Pixels: what is left of the first column, above the first line, and around everything.
+/// Pixels left of the first column, above the first line, and around the picture.
 const LEFT: u32 = 74;
 const TOP: u32 = 78;
 const MARGIN: u32 = 18;
 /// Pixels between lines, and further between islands.
 const LINE: u32 = 27;
 const ISLAND: u32 = 16;
-/// How wide the columns may be together, and each of them.
+/// The maximum width of all columns, and the limits of each.
 const COLUMNS: u32 = 720;
 const COLUMN_MIN: u32 = 44;
 const COLUMN_MAX: u32 = 150;
-/// Narrower pictures would cut off their own heading.
+/// The minimum width, so that the heading fits.
 const WIDTH_MIN: u32 = 460;
 
-/// Colours are written out for either scheme: not every viewer knows variables.
+/// Colours are written out for both schemes: some viewers do not support variables.
 const STYLE: &str = "\
 text{font:10px sans-serif;fill:#5b6673}.t{font-size:14px;font-weight:600;fill:#1d2733}.l{text-anchor:end}.c{text-anchor:middle}\
 .b{fill:#fff}.r{stroke:#d5dae0}.a{fill:none;stroke-width:1.4}.w .a{stroke:#98a2ad;stroke-width:.8;stroke-dasharray:3 3}.w .h{fill:#98a2ad}\
@@ -33,7 +33,7 @@ text{font:10px sans-serif;fill:#5b6673}.t{font-size:14px;font-weight:600;fill:#1
 .w .a{stroke:#66717d}.w .h{fill:#66717d}.i .a{stroke:#8fd12e}.i .h,.i text{fill:#8fd12e}\
 .o .a{stroke:#ff9d4d}.o .h,.o text{fill:#ff9d4d}.i text,.o text{stroke:#12171d}}";
 
-/// One tile of a plan as a picture, given the island of each rank; nothing if the plan does not run to its end.
+/// One tile of a plan as a picture, given the island of each rank; nothing if the plan deadlocks.
 ///
 /// # Panics
 /// If a rank has no island.
@@ -47,11 +47,11 @@ pub fn svg(plan: WellFormed<'_>, islands: &[u32]) -> Option<String> {
 
 struct Svg {
     text: String,
-    /// How far down each line is.
+    /// The height of each line.
     rows: BTreeMap<Line, u32>,
-    /// How wide a column is.
+    /// The width of a column.
     column: u32,
-    /// Where labels are: their middles, and how wide they are.
+    /// The middles and widths of the labels so far.
     labels: Vec<(f64, f64, f64)>,
 }
 
@@ -137,7 +137,7 @@ impl Svg {
         let _ = write!(self.text, "<path class=\"r\" d=\"{path}\"/>\n{names}");
     }
 
-    /// All arrows of a kind: their shafts as one path, their heads as another, then what they carry.
+    /// All arrows of a kind: their shafts as one path, their heads as another, then their labels.
     fn arrows(&mut self, plan: WellFormed<'_>, picture: &SpaceTime, kind: Kind, class: &str) {
         let of_kind = picture.arrows.iter().filter(|(_, (of, _))| *of == kind);
         let (mut shafts, mut heads, mut labels) = (String::new(), String::new(), String::new());
@@ -155,7 +155,7 @@ impl Svg {
                 (back_x - 2.6 * uy, back_y + 2.6 * ux, back_x + 2.6 * uy, back_y - 2.6 * ux);
             let _ = write!(heads, "M{to_x:.0} {to_y:.0}L{left_x:.1} {left_y:.1}L{right_x:.1} {right_y:.1}z");
             if let Some(label) = labelled(plan, pieces)
-                && let Some((x, y)) = self.room((x, y), (dx, dy), &label)
+                && let Some((x, y)) = self.label_place((x, y), (dx, dy), &label)
             {
                 let y = y + 3.0;
                 let _ = writeln!(labels, "<text x=\"{x:.0}\" y=\"{y:.0}\">{label}</text>");
@@ -171,9 +171,8 @@ impl Svg {
 }
 
 impl Svg {
-    /// A place on an arrow where a label covers no other, which it then takes. An arrow without any goes unlabelled: two
-    /// numbers on top of each other tell less than none.
-    fn room(&mut self, (x, y): (f64, f64), (dx, dy): (f64, f64), label: &str) -> Option<(f64, f64)> {
+    /// Reserves a place on an arrow where a label overlaps no other. An arrow without such a place stays unlabelled.
+    fn label_place(&mut self, (x, y): (f64, f64), (dx, dy): (f64, f64), label: &str) -> Option<(f64, f64)> {
         let width = 5.5 * label.len() as f64 + 3.0;
         let places = [0.62, 0.38, 0.5, 0.74, 0.28, 0.84].map(|along| (x + along * dx, y + along * dy));
         let is_free = |&(x, y): &(f64, f64)| {
@@ -188,14 +187,14 @@ impl Svg {
     }
 }
 
-/// Ranks island by island, each island's switch behind them, the network last.
+/// Ranks island by island, each island's switch after them, the network last.
 fn in_order(lines: &BTreeSet<Line>) -> Vec<Line> {
     let mut sorted: Vec<Line> = lines.iter().copied().collect();
     sorted.sort_by_key(|line| (line.island().unwrap_or(u32::MAX), *line));
     sorted
 }
 
-/// What an arrow carries, in as few letters as tell it: chunks in a row as a range.
+/// The label of an arrow: its chunks, consecutive ones as a range.
 fn labelled(plan: WellFormed<'_>, pieces: &BTreeSet<Piece>) -> Option<String> {
     let chunks = plan.chunks.input.max(1);
     let name = |piece: &Piece| label(&plan.collective, plan.ranks, chunks, *piece);

@@ -1,4 +1,4 @@
-//! The types of element by name: what calls, files and flags say.
+//! The element types by name, as in calls, files and flags.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use weftlink_fabric::nearest::{did_you_mean, fold};
 
 use crate::reduction::Kind;
 
-/// A type of element.
+/// An element type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum DataType {
@@ -35,7 +35,7 @@ pub enum DataType {
     Complex128,
 }
 
-/// What others call them: nccl-tests, PyTorch, NumPy, C++.
+/// Names in nccl-tests, PyTorch, NumPy and C++.
 const OTHER_NAMES: [(&str, DataType); 33] = [
     ("int8", DataType::I8),
     ("uint8", DataType::U8),
@@ -128,12 +128,12 @@ impl DataType {
         }
     }
 
-    /// Whether it is combined in f32, and rounded when a step is done.
+    /// Whether steps combine it in f32 and round the result.
     pub fn is_widened(self) -> bool {
         matches!(self, DataType::F16 | DataType::Bf16 | DataType::F8E4m3 | DataType::F8E5m2)
     }
 
-    /// Which reductions are for it.
+    /// The kind of element, which decides about its reductions.
     pub fn kind(self) -> Kind {
         match self {
             DataType::I8
@@ -163,8 +163,8 @@ impl fmt::Display for DataType {
 }
 
 impl DataType {
-    /// The type that a name means, in the spelling of Weft, nccl-tests, NCCL (`ncclFloat32`), PyTorch (`torch.float32`), NumPy,
-    /// MPI or C++, in any case.
+    /// The type of that name, in the spelling of Weft, nccl-tests, NCCL (`ncclFloat32`), PyTorch (`torch.float32`), NumPy, MPI or
+    /// C++, ignoring case.
     pub fn from_name(name: &str) -> Option<Self> {
         let typed = fold(name);
         let prefixes = ["nccl", "torch", "np", "numpy", "mpi"];
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_back_and_so_are_those_of_others() {
+    fn own_and_foreign_names_are_read_back() {
         for data_type in DataType::ALL {
             assert_eq!(data_type.to_string().parse(), Ok(data_type));
         }

@@ -1,20 +1,20 @@
-//! The two floats of eight bits, as the Open Compute Project defines them (OCP 8-bit Floating Point, revision 1.0).
+//! The two 8-bit floats that the Open Compute Project defines (OCP 8-bit Floating Point, revision 1.0).
 //!
-//! Every value is an f32 exactly. The other way round is to nearest, ties to even, and **overflow shows**: what is too
-//! large becomes infinite, or not a number where there are no infinities, as PyTorch's casts have it. (The other mode of
-//! the standard, which stops at the largest finite number, would turn an infinite gradient into a small one.)
+//! Every value is exactly an f32. Conversion from f32 rounds to nearest, ties to even, and **does not saturate**: a number that
+//! is too large becomes infinite, or NaN in the format without infinities, as with PyTorch's casts. (The standard's saturating
+//! mode would turn an infinite gradient into a finite one.)
 //!
-//! Deliberately absent: arithmetic. It is done in f32.
+//! Deliberately absent: arithmetic, which happens in f32.
 
 use std::fmt;
 
-/// How the bits of a format are read.
+/// The parameters of a format.
 struct Format {
     mantissa_bits: u32,
     bias: i32,
-    /// The largest that is finite.
+    /// The largest finite number.
     max: u8,
-    /// What is larger, and what is not a number.
+    /// The bits of an overflow, and of NaN.
     overflow: u8,
     nan: u8,
 }
@@ -45,12 +45,12 @@ impl Format {
             return sign | self.nan;
         }
         let value = f64::from(value.abs());
-        // As an exponent the least normal number's stands for all that is smaller, as in the format.
+        // Subnormal numbers have the exponent of the smallest normal one.
         let exponent = ((value.to_bits() >> 52) as i32 - 1023).max(1 - self.bias);
-        // Whole steps between this power of two and the next: exact but for the rounding that is asked for.
+        // In steps of the mantissa between this power of two and the next: exact except for the rounding.
         let steps = (value / self.step(exponent)).round_ties_even();
         let below = f64::from((exponent - (1 - self.bias)) << self.mantissa_bits);
-        // A mantissa that rounds up to the next power of two counts on into the exponent.
+        // A mantissa that rounds up to the next power of two carries into the exponent.
         let bits = below + steps;
         sign | if bits > f64::from(self.max) { self.overflow } else { bits as u8 }
     }
@@ -79,7 +79,7 @@ macro_rules! fp8 {
                 self.0
             }
 
-            /// The nearest; of two equally near the even one.
+            /// The nearest number, ties to even.
             pub fn from_f32(value: f32) -> Self {
                 Self($format.narrow(value))
             }
@@ -89,13 +89,13 @@ macro_rules! fp8 {
                 $format.widen(self.0)
             }
 
-            /// Whether it is not a number.
+            /// Whether it is NaN.
             pub fn is_nan(self) -> bool {
                 self.to_f32().is_nan()
             }
         }
 
-        /// As numbers compare: both zeros are equal, and what is not a number equals nothing.
+        /// IEEE comparison: both zeros are equal, and NaN equals nothing.
         impl PartialEq for $name {
             fn eq(&self, other: &Self) -> bool {
                 self.to_f32() == other.to_f32()

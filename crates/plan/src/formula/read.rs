@@ -1,8 +1,8 @@
-//! Reading formulas: one function per rule of the grammar, none of which looks further than the next character.
+//! A recursive-descent parser for formulas: one function per rule of the grammar, with one character of lookahead.
 
 use super::{FormulaError, Name, Node, Operation, Relation, Rounding};
 
-/// Long enough for any formula a person can read, and short enough that nesting needs no other limit.
+/// Long enough for any readable formula, and short enough to bound the nesting.
 const CHARACTERS_MAX: usize = 300;
 
 /// Reads a formula from its first character to its last.
@@ -16,7 +16,7 @@ pub(super) fn read(text: &str) -> Result<Node, FormulaError> {
     let root = reader.sum()?;
     match reader.peek() {
         None => Ok(root),
-        Some(other) => Err(reader.error(format!("{other:?} has no place here"))),
+        Some(other) => Err(reader.error(format!("unexpected {other:?}"))),
     }
 }
 
@@ -81,8 +81,8 @@ impl Reader {
                 Ok(Node::Number(number))
             }
             Some(letter) if letter.is_ascii_alphabetic() => self.named(),
-            Some(other) => Err(self.error(format!("{other:?} is no number, name or bracket"))),
-            None => Err(self.error("the formula ends where a number is needed")),
+            Some(other) => Err(self.error(format!("expected a number, name or bracket, not {other:?}"))),
+            None => Err(self.error("expected a number, but the formula ends")),
         }
     }
 
@@ -109,8 +109,7 @@ impl Reader {
             "pow2" => Rounding::Pow2,
             _ => {
                 let what = format!(
-                    "there is no {name:?}; names are n m g S, log2 floor ceil min max pow2, and are \
-                             kept apart by spaces"
+                    "unknown name {name:?}; known are n m g S, log2 floor ceil min max pow2, separated by spaces"
                 );
                 return Err(Self::error_at(column, what));
             }
@@ -132,11 +131,11 @@ impl Reader {
             "<=" => Relation::AtMost,
             "=" => Relation::Equal,
             "!=" => Relation::Unequal,
-            _ => return Err(Self::error_at(column, "brackets hold a relation: > >= < <= = !=")),
+            _ => return Err(Self::error_at(column, "expected a relation in brackets: > >= < <= = !=")),
         })
     }
 
-    /// The next character that is no space, which stays the next.
+    /// The next character that is not a space, without consuming it.
     fn peek(&mut self) -> Option<char> {
         while self.characters.get(self.at).is_some_and(|character| character.is_whitespace()) {
             self.at += 1;
@@ -157,8 +156,8 @@ impl Reader {
                 self.at += 1;
                 Ok(())
             }
-            Some(found) => Err(self.error(format!("{wanted:?} is needed here, not {found:?}"))),
-            None => Err(self.error(format!("the formula ends without its {wanted:?}"))),
+            Some(found) => Err(self.error(format!("expected {wanted:?}, not {found:?}"))),
+            None => Err(self.error(format!("expected {wanted:?}, but the formula ends"))),
         }
     }
 
@@ -176,16 +175,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mistakes_are_shown_where_they_are() {
+    fn errors_name_the_column() {
         for (text, expected) in [
-            ("", "column 1: the formula ends where a number is needed"),
-            ("2(n-1", "column 6: the formula ends without its ')'"),
-            ("n m)", "column 4: ')' has no place here"),
-            ("2 ng", "column 3: there is no \"ng\"; names are n m g S"),
-            ("[m]", "column 3: brackets hold a relation"),
-            ("min(n)", "column 6: ',' is needed here, not ')'"),
-            ("n ^ 2", "column 3: '^' has no place here"),
-            ("+", "column 1: '+' is no number, name or bracket"),
+            ("", "column 1: expected a number, but the formula ends"),
+            ("2(n-1", "column 6: expected ')', but the formula ends"),
+            ("n m)", "column 4: unexpected ')'"),
+            ("2 ng", "column 3: unknown name \"ng\"; known are n m g S"),
+            ("[m]", "column 3: expected a relation in brackets"),
+            ("min(n)", "column 6: expected ',', not ')'"),
+            ("n ^ 2", "column 3: unexpected '^'"),
+            ("+", "column 1: expected a number, name or bracket, not '+'"),
             ("99999999999999999999", "column 1: the number is too large"),
         ] {
             let error = read(text).unwrap_err().to_string();

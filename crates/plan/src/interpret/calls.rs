@@ -1,14 +1,9 @@
-//! The user's side of a run: how calls are entered and left, how lanes go from tile to tile, and which memory a chunk is.
+//! How ranks enter and leave calls, and how lanes advance from step to step and from tile to tile.
 
-use std::ops::Range;
-
-use super::{Machine, RankState, Shape};
-use crate::classes::Classes;
-use crate::domain::{Access, Domain};
+use super::{Access, Domain, Machine, RankState};
 use crate::plan::{Aliasing, Buffer};
 use crate::refusal::{Cell, Spot};
 use crate::walk::Visit;
-use crate::well_formed::WellFormed;
 
 impl<D: Domain> Machine<'_, D> {
     /// Finds the lane's next step: in this tile, in the next one, or in the next call of its rank.
@@ -21,7 +16,7 @@ impl<D: Domain> Machine<'_, D> {
                 };
                 let spot = Spot { rank: state.rank, lane: state.number, step: index, iterations };
                 state.next = Some((spot, step));
-                state.there.set(0);
+                state.satisfied.set(0);
                 return self.find_fifos(lane);
             }
             state.tile += 1;
@@ -39,25 +34,25 @@ impl<D: Domain> Machine<'_, D> {
         }
     }
 
-    /// Starts a rank's next call: its user, whose acts count as the first lane's, fills the input, and its lanes begin.
+    /// Starts a rank's next call: its user fills the input, then its lanes begin. The user's accesses count as the first lane's.
     pub(super) fn enter(&mut self, position: usize) {
         let RankState { rank, lanes, call, .. } = &self.ranks[position];
         let (rank, lanes, call) = (*rank, lanes.clone(), *call);
-        let given = self.plan.collective.gives(rank, self.plan.ranks) * self.per_block;
-        let chunks = if D::REMEMBERS { self.user_chunks() } else { Vec::new() };
-        // Outputs first: where both are one buffer, the input is what the user writes there.
+        let inputs = self.plan.collective.gives(rank, self.plan.ranks) * self.per_block;
+        let chunks = if D::KEEPS_VALUES { self.user_chunks() } else { Vec::new() };
+        // Outputs first: where input and output are one buffer, the user's input must remain.
         for (buffer, chunk, tile) in chunks {
             let cell = self.cell(rank, buffer, tile, chunk);
-            self.domain.touch(lanes.start, None, cell, Access::Write);
+            self.domain.access(lanes.start, None, cell, Access::Write);
             let home = Cell { rank, buffer, tile, chunk };
-            let is_given = buffer == Buffer::Input && chunk < given;
-            let value = is_given.then(|| self.domain.fresh(call, home));
+            let is_input = buffer == Buffer::Input && chunk < inputs;
+            let value = is_input.then(|| self.domain.initial(call, home));
             let at = self.position(cell);
             self.cells[at] = value;
         }
-        // Before the lanes begin, so that each of them knows of it and can tell others.
+        // Before the lanes' stamps are joined, so that each of them carries the entry.
         self.domain.entered(rank, lanes.start);
-        self.join(lanes.clone());
+        self.join_lanes(lanes.clone());
         let stamp = self.domain.stamp(lanes.start);
         self.ranks[position].entered.push(stamp);
         self.ranks[position].running = lanes.len();
@@ -70,26 +65,26 @@ impl<D: Domain> Machine<'_, D> {
         }
     }
 
-    /// Returns from a rank's call: its user looks at the buffers, and enters the next call if there is one.
+    /// Returns from a rank's call: its user reads the buffers and enters the next call if there is one.
     pub(super) fn leave(&mut self, position: usize) {
         let RankState { rank, lanes, call, .. } = &mut self.ranks[position];
         let (rank, lanes, done) = (*rank, lanes.clone(), *call);
         *call += 1;
-        self.join(lanes.clone());
+        self.join_lanes(lanes.clone());
         self.domain.left(done, rank, lanes.start);
         let plan = self.plan.plan();
         let chunks = |blocks: u32| blocks * self.per_block;
-        let given = chunks(plan.collective.gives(rank, plan.ranks));
-        let got = chunks(plan.collective.gets(rank, plan.ranks));
-        let user_chunks = if D::REMEMBERS { self.user_chunks() } else { Vec::new() };
+        let inputs = chunks(plan.collective.gives(rank, plan.ranks));
+        let outputs = chunks(plan.collective.gets(rank, plan.ranks));
+        let user_chunks = if D::KEEPS_VALUES { self.user_chunks() } else { Vec::new() };
         for (buffer, chunk, tile) in user_chunks {
             let cell = self.cell(rank, buffer, tile, chunk);
-            self.domain.touch(lanes.start, None, cell, Access::Read);
-            let looks = match buffer {
-                Buffer::Input => chunk < given && self.shape.aliasing == Aliasing::OutOfPlace,
-                _ => chunk < got,
+            self.domain.access(lanes.start, None, cell, Access::Read);
+            let is_checked = match buffer {
+                Buffer::Input => chunk < inputs && self.shape.aliasing == Aliasing::OutOfPlace,
+                _ => chunk < outputs,
             };
-            if looks {
+            if is_checked {
                 let at = self.position(cell);
                 let home = Cell { rank, buffer, tile, chunk };
                 self.domain.returned(done, home, self.cells[at].as_ref());
@@ -99,51 +94,4 @@ impl<D: Domain> Machine<'_, D> {
             self.enter(position);
         }
     }
-
-    /// Lets lanes of a rank learn each other's past.
-    pub(super) fn join(&mut self, lanes: Range<usize>) {
-        let stamps: Vec<_> = lanes.clone().map(|lane| self.domain.stamp(lane)).collect();
-        for lane in lanes {
-            stamps.iter().for_each(|stamp| self.domain.meet(lane, stamp));
-        }
-    }
-
-    /// Every chunk of the user's buffers: buffer, chunk, tile.
-    fn user_chunks(&self) -> Vec<(Buffer, u32, u32)> {
-        let (chunks, tiles) = (self.plan.chunks, self.shape.tiles);
-        let of = |buffer, count| (0..tiles).flat_map(move |tile| (0..count).map(move |c| (buffer, c, tile)));
-        of(Buffer::Output, chunks.output).chain(of(Buffer::Input, chunks.input)).collect()
-    }
-
-    /// The memory behind a chunk: in place, input and output lie in the larger of the two.
-    pub(super) fn cell(&self, rank: u32, buffer: Buffer, tile: u32, chunk: u32) -> Cell {
-        if buffer == Buffer::Scratch {
-            return Cell { rank, buffer, tile: 0, chunk };
-        }
-        if self.shape.aliasing == Aliasing::OutOfPlace {
-            return Cell { rank, buffer, tile, chunk };
-        }
-        let per_block = self.per_block;
-        let (buffer, block) = self.plan.collective.in_place(rank, self.plan.ranks, buffer, chunk / per_block);
-        Cell { rank, buffer, tile, chunk: block * per_block + chunk % per_block }
-    }
-
-    pub(super) fn position(&self, cell: Cell) -> usize {
-        cell_position(self.plan, self.shape, &self.classes, cell)
-    }
-}
-
-/// Where a cell, or the one that stands for it, stands among all cells of a machine of this shape.
-pub(crate) fn cell_position(plan: WellFormed<'_>, shape: Shape, classes: &Classes, cell: Cell) -> usize {
-    let (chunks, tiles) = (plan.chunks, shape.tiles as usize);
-    let [input, output, scratch] = [chunks.input, chunks.output, chunks.scratch].map(|count| count as usize);
-    let first = classes.position(cell.rank) * (tiles * (input + output) + scratch);
-    let back = classes.back(classes.turn_of(cell.rank));
-    let (tile, chunk) = (cell.tile as usize, classes.chunk(cell.buffer, cell.chunk, back) as usize);
-    first
-        + match cell.buffer {
-            Buffer::Input => tile * input + chunk,
-            Buffer::Output => tiles * input + tile * output + chunk,
-            Buffer::Scratch => tiles * (input + output) + chunk,
-        }
 }

@@ -1,11 +1,11 @@
-//! A program as text.
+//! Writes a program as text.
 
 use std::fmt::Write as _;
 
 use super::program::{BUFFERS, Block, COLLECTIVES, Gpu, PROTOCOLS, Place, Program, Step, with_root};
 use crate::plan::Aliasing;
 
-/// The XML of a program, with every attribute that some runtime asks for.
+/// The XML of a program, with every attribute that some runtime requires.
 pub(super) fn xml(program: &Program) -> String {
     let mut text = String::new();
     let claims = |aliasing| u32::from(program.aliasing.contains(&aliasing));
@@ -23,7 +23,7 @@ pub(super) fn xml(program: &Program) -> String {
         claims(Aliasing::InPlace),
         claims(Aliasing::OutOfPlace),
     );
-    // No runtime asks for the root, and none minds.
+    // No runtime uses the root, and all accept it.
     if let Some(root) = program.collective.root() {
         let _ = write!(text, r#" root="{root}""#);
     }
@@ -54,7 +54,7 @@ fn add_gpu(text: &mut String, id: usize, gpu: &Gpu) {
 
 fn add_step(text: &mut String, number_of_step: usize, step: &Step) {
     let buffer = |place: Place| word(&BUFFERS, |buffer| *buffer == place.buffer);
-    let Step { kind, source, target, count, after, tells } = step;
+    let Step { kind, source, target, count, after, has_dependents } = step;
     let _ = writeln!(
         text,
         r#"      <step s="{number_of_step}" type="{}" srcbuf="{}" srcoff="{}" dstbuf="{}" dstoff="{}" cnt="{count}" depid="{}" deps="{}" hasdep="{}"/>"#,
@@ -65,7 +65,7 @@ fn add_step(text: &mut String, number_of_step: usize, step: &Step) {
         number(target.chunk),
         number(after.map(|(block, _)| block)),
         number(after.map(|(_, step)| step)),
-        u32::from(*tells),
+        u32::from(*has_dependents),
     );
 }
 
@@ -74,12 +74,12 @@ fn number(number: Option<u32>) -> i64 {
     number.map_or(-1, i64::from)
 }
 
-/// The word for a meaning; each has one.
+/// The word for a value.
 fn word<T>(known: &[(&'static str, T)], is_meant: impl Fn(&T) -> bool) -> &'static str {
     known.iter().find(|(_, meaning)| is_meant(meaning)).map_or("", |(word, _)| word)
 }
 
-/// A name without what would end an attribute: no runtime decodes entities.
+/// A name without characters that would end an attribute: no runtime decodes entities.
 fn plain(name: &str) -> String {
     name.chars().map(|c| if c.is_control() || "\"<>&".contains(c) { '_' } else { c }).collect()
 }

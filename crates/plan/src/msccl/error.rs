@@ -1,4 +1,4 @@
-//! Why a file is no plan, or a plan no file.
+//! Errors of reading and writing MSCCL's XML.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use crate::refusal::{Refusal, Spot};
 /// A file that cannot be read, or a plan that cannot be written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MscclError {
-    /// The text is not XML, or not of this kind. Mend the line.
+    /// The text is not XML, or not an MSCCL program. Correct the line.
     #[error("line {line}: {reason}")]
     Text {
         /// The line, counted from 1.
@@ -15,32 +15,32 @@ pub enum MscclError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The program makes no sense, to the runtimes either. Mend it where it says.
+    /// The program is invalid, for the runtimes too. Correct the named place.
     #[error("{at}: {reason}")]
     Program {
-        /// Where.
+        /// The place.
         at: At,
         /// What is wrong, and what to do.
         reason: String,
     },
-    /// The plan uses what the format does not have.
-    #[error("{spot}: {reason}; MSCCL's XML has no way to say that")]
+    /// A step has no equivalent in the format.
+    #[error("{spot}: {reason}, which MSCCL's XML cannot express")]
     Inexpressible {
         /// The step.
         spot: Spot,
-        /// What it uses.
+        /// The operation without an equivalent.
         reason: String,
     },
-    /// The plan as a whole uses what the format does not have.
-    #[error("{0}; MSCCL's XML has no way to say that")]
+    /// The plan as a whole has no equivalent in the format.
+    #[error("{0}, which MSCCL's XML cannot express")]
     InexpressiblePlan(String),
-    /// The plan that was to be written would wait for ever.
-    #[error("{spot}: it waits for a signal that never comes; verify the plan before it is written")]
+    /// The plan deadlocks.
+    #[error("{spot}: it waits for a signal that is never given; verify the plan before writing it")]
     Stuck {
         /// The step that waits.
         spot: Spot,
     },
-    /// The plan that was to be written breaks the rules of plans.
+    /// The plan is not well-formed.
     #[error(transparent)]
     Refused(#[from] Refusal),
 }
@@ -62,7 +62,7 @@ impl At {
         Self { gpu: Some(gpu), tb: Some(tb), step: Some(step) }
     }
 
-    /// What is wrong here.
+    /// An error at this place.
     pub(super) fn error(self, reason: impl Into<String>) -> MscclError {
         MscclError::Program { at: self, reason: reason.into() }
     }

@@ -1,11 +1,10 @@
-//! Operations into tbs, with what each must wait for.
+//! Distributes operations to tbs, with their dependencies.
 //!
-//! A lane's operations run in order even where they end up in several tbs: each waits for the one before it. A counter
-//! that has been signalled so many times becomes a wait for the operation that did it. A step that only waits and signals
-//! is nothing MSCCL can wait for, so whoever does waits for what it waited for.
+//! A lane's operations run in order even if they are in several tbs: each waits for the one before it. A wait for a counter
+//! becomes a wait for the operation that signals it. MSCCL cannot wait for a step that only waits and signals, so a wait for
+//! such a step becomes a wait for all that the step waits for.
 //!
-//! A wait with nothing after it in its lane is dropped. All it could order are tiles that share scratch, and MSCCL's do
-//! not share any.
+//! A wait with nothing after it in its lane is dropped. It could only order tiles that share scratch, and MSCCL's do not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +14,7 @@ use super::split::{Draft, Where};
 use crate::plan::{Buffer, Wait};
 use crate::refusal::Spot;
 
-/// A step of the plan, or several in a row, as drafts that move so many chunks each.
+/// A step of the plan, or consecutive ones, as drafts of `count` chunks each.
 pub(super) struct Drafted {
     pub(super) spot: Spot,
     pub(super) waits: Vec<Wait<u32>>,
@@ -24,33 +23,33 @@ pub(super) struct Drafted {
     pub(super) signals: Vec<u32>,
 }
 
-/// A tb in the making.
-pub(super) struct Making {
+/// A tb before its operations are numbered.
+pub(super) struct BlockDraft {
     pub(super) send: Option<u32>,
     pub(super) receive: Option<u32>,
     pub(super) channel: u32,
-    /// Its lane's own chunks of scratch.
+    /// The lane's own chunks of scratch.
     pub(super) temporary: u32,
     pub(super) operations: Vec<Operation>,
 }
 
-/// A step of a tb before its number is known: nops may come before it.
+/// A step of a tb before it is numbered: nops may precede it.
 pub(super) struct Operation {
     draft: Draft,
     count: u32,
     after: Frontier,
 }
 
-/// How far tbs have come: the last operation of each that is done.
+/// The last finished operation of each tb.
 type Frontier = BTreeMap<u32, u32>;
 
-/// A lane on its way into its tbs.
+/// A lane whose steps are being distributed.
 pub(super) struct LaneState {
     steps: std::vec::IntoIter<Drafted>,
     blocks: std::ops::Range<u32>,
-    /// Where its last operation went, and which of the tb's it is.
+    /// The tb of its last operation, and the operation's number there.
     last: Option<(u32, u32)>,
-    /// What its next operation has to wait for.
+    /// The dependencies of its next operation.
     pending: Frontier,
 }
 
@@ -60,25 +59,25 @@ impl LaneState {
     }
 }
 
-/// A wait ends within a step of several chunks, so that these have to be steps of their own.
-pub(super) struct Halfway;
+/// A wait ends in the middle of a step of several chunks, so the chunks have to be separate steps.
+pub(super) struct PartialWait;
 
-/// Puts every step of a rank's lanes into their tbs.
+/// Distributes every step of a rank's lanes to their tbs.
 pub(super) fn place(
     mut lanes: Vec<LaneState>,
-    blocks: &mut [Making],
+    blocks: &mut [BlockDraft],
     counters: u32,
-) -> Result<Result<(), Halfway>, MscclError> {
-    // By counter: how often it has been signalled after each step that does, and what is done by then.
-    let mut told: Vec<Vec<(u32, Frontier)>> = vec![Vec::new(); counters as usize];
+) -> Result<Result<(), PartialWait>, MscclError> {
+    // By counter, for each step that signals it: its value after the step, and the operations finished by then.
+    let mut signalled: Vec<Vec<(u32, Frontier)>> = vec![Vec::new(); counters as usize];
     loop {
         let mut moved = false;
         for lane in &mut lanes {
             while let Some(step) = lane.steps.as_slice().first() {
-                let Some(awaited) = awaited(step, &told) else { break };
-                let Ok(awaited) = awaited else { return Ok(Err(Halfway)) };
+                let Some(awaited) = awaited(step, &signalled) else { break };
+                let Ok(awaited) = awaited else { return Ok(Err(PartialWait)) };
                 if let Some(step) = lane.steps.next() {
-                    lane.take(step, awaited, blocks, &mut told);
+                    lane.take(step, awaited, blocks, &mut signalled);
                 }
                 moved = true;
             }
@@ -93,15 +92,15 @@ pub(super) fn place(
     }
 }
 
-/// What a step waits for, once all of it has been signalled.
-fn awaited(step: &Drafted, told: &[Vec<(u32, Frontier)>]) -> Option<Result<Frontier, Halfway>> {
+/// The operations that a step waits for; nothing if some have not been distributed yet.
+fn awaited(step: &Drafted, signalled: &[Vec<(u32, Frontier)>]) -> Option<Result<Frontier, PartialWait>> {
     let mut all = Frontier::new();
     for wait in &step.waits {
         let Wait::Reached { counter, count, .. } = *wait else { continue };
-        let told = told.get(counter as usize)?;
-        let (total, frontier) = told.get(told.partition_point(|(total, _)| *total < count))?;
+        let signalled = signalled.get(counter as usize)?;
+        let (total, frontier) = signalled.get(signalled.partition_point(|(total, _)| *total < count))?;
         if *total != count {
-            return Some(Err(Halfway));
+            return Some(Err(PartialWait));
         }
         merge(&mut all, frontier);
     }
@@ -113,8 +112,8 @@ impl LaneState {
         &mut self,
         step: Drafted,
         awaited: Frontier,
-        blocks: &mut [Making],
-        told: &mut [Vec<(u32, Frontier)>],
+        blocks: &mut [BlockDraft],
+        signalled: &mut [Vec<(u32, Frontier)>],
     ) {
         merge(&mut self.pending, &awaited);
         for draft in step.drafts {
@@ -128,14 +127,14 @@ impl LaneState {
         let mut done = self.pending.clone();
         merge(&mut done, &self.last.into_iter().collect());
         for counter in step.signals {
-            let told = &mut told[counter as usize];
-            let before = told.last().map_or(0, |(total, _)| *total);
-            told.push((before + step.count, done.clone()));
+            let signalled = &mut signalled[counter as usize];
+            let before = signalled.last().map_or(0, |(total, _)| *total);
+            signalled.push((before + step.count, done.clone()));
         }
     }
 
-    /// The tb with the draft's peers; without any, that of the operation before, which then need not be waited for.
-    fn block_for(&self, draft: &Draft, blocks: &[Making]) -> u32 {
+    /// The tb with the draft's peers; without peers, that of the operation before, so that no wait for it is needed.
+    fn block_for(&self, draft: &Draft, blocks: &[BlockDraft]) -> u32 {
         let fits = |number: &u32| {
             let block = &blocks[*number as usize];
             (draft.receive.is_none() || draft.receive == block.receive)
@@ -146,8 +145,8 @@ impl LaneState {
     }
 }
 
-/// Numbers the operations of a rank's tbs, with a nop for each wait but the last of an operation.
-pub(super) fn number(mut blocks: Vec<Making>) -> Vec<Block> {
+/// Numbers the operations of a rank's tbs, with a nop for every wait of an operation but the last.
+pub(super) fn number(mut blocks: Vec<BlockDraft>) -> Vec<Block> {
     for (own, block) in (0..).zip(&mut blocks) {
         let mut seen = Frontier::new();
         for operation in &mut block.operations {
@@ -166,7 +165,7 @@ pub(super) fn number(mut blocks: Vec<Making>) -> Vec<Block> {
         .collect();
     let numbers: Vec<Vec<u32>> = blocks.iter().map(numbers).collect();
     let named = |(block, position): (&u32, &u32)| (*block, numbers[*block as usize][*position as usize]);
-    let finish = |(own, block): (u32, &Making)| {
+    let finish = |(own, block): (u32, &BlockDraft)| {
         let steps = (0..).zip(&block.operations).flat_map(|(position, operation)| {
             let mut after: Vec<_> = operation.after.iter().map(named).collect();
             let last = after.pop();
@@ -180,7 +179,7 @@ pub(super) fn number(mut blocks: Vec<Making>) -> Vec<Block> {
 }
 
 /// The number of each operation among a tb's steps.
-fn numbers(block: &Making) -> Vec<u32> {
+fn numbers(block: &BlockDraft) -> Vec<u32> {
     let mut next = 0;
     let number = |operation: &Operation| {
         next += operation.after.len().max(1) as u32;
@@ -197,13 +196,13 @@ fn nop(after: (u32, u32)) -> program::Step {
         target: nowhere(Buffer::Output),
         count: 0,
         after: Some(after),
-        tells: false,
+        has_dependents: false,
     }
 }
 
 impl Operation {
-    fn finish(&self, after: Option<(u32, u32)>, tells: bool, temporary: u32) -> program::Step {
-        // Where a kind of step has only one place, files name it twice.
+    fn finish(&self, after: Option<(u32, u32)>, has_dependents: bool, temporary: u32) -> program::Step {
+        // Files name the place of a step twice if its kind has only one.
         let (source, target) = (self.draft.source, self.draft.target);
         let place = |place: Option<Where>| match place {
             Some(Where::Chunk(buffer, chunk)) => program::Place { buffer, chunk: Some(chunk) },
@@ -216,12 +215,12 @@ impl Operation {
             target: place(target.or(source)),
             count: self.count,
             after,
-            tells,
+            has_dependents,
         }
     }
 }
 
-/// Takes the further of two, tb by tb.
+/// The later operation of two, tb by tb.
 fn merge(into: &mut Frontier, other: &Frontier) {
     for (&block, &position) in other {
         let furthest = into.entry(block).or_insert(position);

@@ -1,11 +1,11 @@
-//! Whether the two ends of every FIFO fit together, which a file can get wrong in ways that a plan cannot.
+//! Checks that the two ends of every FIFO match, for mismatches that a file can have but a plan cannot express.
 
 use std::collections::BTreeMap;
 
 use super::error::{At, MscclError};
 use super::program::{Block, Kind, Program};
 
-/// An end of a FIFO: a tb, and its steps there in order, each with the chunks it moves.
+/// An end of a FIFO: a tb, and its steps in order, each with its number of chunks.
 struct End {
     tb: u32,
     steps: Vec<(At, u32)>,
@@ -14,7 +14,7 @@ struct End {
 /// By source, target and channel.
 type Ends = BTreeMap<(u32, u32, u32), End>;
 
-/// Refuses a FIFO with two tbs at an end, with nobody at the other, or with messages that are not taken as they were sent.
+/// Refuses a FIFO with two tbs at an end, with no tb at the other, or with messages that differ between its ends.
 pub(super) fn check(program: &Program) -> Result<(), MscclError> {
     let (mut sent, mut received) = (Ends::new(), Ends::new());
     for (gpu, content) in (0..).zip(&program.gpus) {
@@ -23,7 +23,7 @@ pub(super) fn check(program: &Program) -> Result<(), MscclError> {
             for peer in [block.send, block.receive].into_iter().flatten() {
                 if peer as usize >= program.gpus.len() {
                     let count = program.gpus.len();
-                    return Err(at.error(format!("its peer is gpu {peer}, and there are {count} gpus")));
+                    return Err(at.error(format!("its peer is gpu {peer}, but there are {count} gpus")));
                 }
             }
             if let Some(peer) = block.send {
@@ -60,11 +60,11 @@ fn sole(at: At, which: &str, peer: u32, block: &Block, earlier: Option<End>) -> 
     let Some(End { tb, .. }) = earlier else { return Ok(()) };
     let channel = block.channel;
     Err(at.error(format!(
-        "tb {tb} has {which} {peer} on channel {channel} too, and their messages would mix; give one another channel"
+        "tb {tb} also has {which} {peer} on channel {channel}, so their messages would mix; give one of them another channel"
     )))
 }
 
-/// Refuses messages that are not taken as they were sent.
+/// Refuses messages that differ between the two ends.
 fn agree(key: (u32, u32, u32), taken: &[(At, u32)], sent: &Ends, received: &Ends) -> Result<(), MscclError> {
     let (source, target, channel) = key;
     let given = sent.get(&key).map_or(&[][..], |end| &end.steps);
@@ -76,7 +76,7 @@ fn agree(key: (u32, u32, u32), taken: &[(At, u32)], sent: &Ends, received: &Ends
         }
     }
     if let Some((at, _)) = taken.get(given.len()) {
-        // If one end names the wrong peer, the other is found here: say which may be meant.
+        // If one end names the wrong peer, suggest the tb that may be meant.
         let astray = sent.iter().filter(|(key, end)| !received.contains_key(*key) && !end.steps.is_empty());
         let mut astray =
             astray.filter(|((from, to, on), _)| *on == channel && (*from == source || *to == target));

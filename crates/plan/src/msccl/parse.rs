@@ -1,6 +1,6 @@
-//! Text to a program: a pull parser that keeps what the runtimes look at and passes over everything else, as they do.
+//! Parses text to a program: a pull parser that keeps what the runtimes use and ignores everything else, as they do.
 //!
-//! Attributes that the runtimes ask for but other writers leave out have defaults; numbers are decimal.
+//! Attributes that the runtimes require but other writers leave out have defaults; numbers are decimal.
 
 use quick_xml::Reader;
 use quick_xml::events::Event;
@@ -10,15 +10,15 @@ use super::error::{At, MscclError};
 use super::program::{BUFFERS, Block, COLLECTIVES, Gpu, Kind, PROTOCOLS, Place, Program, Step, with_root};
 use crate::plan::{Aliasing, Collective};
 
-/// The largest file; those that are in use have a megabyte.
+/// Bytes of a file; files in use have a megabyte.
 const BYTES_MAX: usize = 64 << 20;
-/// Steps times their chunks, over all gpus; those that are in use have twenty thousand.
+/// Steps times their chunks, over all gpus; files in use have twenty thousand.
 pub(super) const CHUNK_STEPS_MAX: u64 = 1 << 20;
-/// Gpus; as many as can be proved with a tb each.
+/// Gpus: as many as can be proved with one tb each.
 const GPUS_MAX: usize = 4096;
 /// Thread blocks of a gpu; RCCL has 64, MSCCL 216.
 const BLOCKS_MAX: usize = 256;
-/// Chunks of a step; RCCL and MSCCL have room for as many.
+/// Chunks of a step: the limit of RCCL and MSCCL.
 const COUNT_MAX: u32 = 71;
 /// Channels of a gpu; RCCL has 128.
 const CHANNELS_MAX: u32 = 1024;
@@ -28,14 +28,14 @@ const CHUNKS_MAX: u32 = 1 << 20;
 /// Reads a file.
 pub(super) fn program(text: &str) -> Result<Program, MscclError> {
     if text.len() > BYTES_MAX {
-        let reason = format!("the file has {} bytes, and a program may have {BYTES_MAX}", text.len());
+        let reason = format!("the file has {} bytes, more than the limit of {BYTES_MAX}", text.len());
         return Err(MscclError::Text { line: 1, reason });
     }
-    // What some editors put first; the reader would not count it where it says how far it is.
+    // The byte order mark, which the reader's positions do not count.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut parser = Parser { text, algo: None, gpus: Vec::new(), blocks: Vec::new(), chunk_steps: 0 };
     let mut reader = Reader::from_str(text);
-    // The elements that are open and kept: algo, gpu, tb, step. Whatever stands in another is passed over.
+    // The number of open elements of the chain algo, gpu, tb, step. Other elements are skipped with their content.
     let (mut kept, mut passed_over) = (0, 0);
     loop {
         let start = reader.buffer_position() as usize;
@@ -62,14 +62,14 @@ pub(super) fn program(text: &str) -> Result<Program, MscclError> {
     }
 }
 
-/// The kept elements, by how deep they stand.
+/// The elements that are kept, by depth.
 const ELEMENTS: [&str; 4] = ["algo", "gpu", "tb", "step"];
 
 struct Parser<'a> {
     text: &'a str,
     algo: Option<Algo>,
     gpus: Vec<(u32, Gpu)>,
-    /// The blocks of the gpu that came last, in the file's order.
+    /// The blocks of the last gpu, in the file's order.
     blocks: Vec<(u32, Block)>,
     chunk_steps: u64,
 }
@@ -85,24 +85,24 @@ struct Algo {
 }
 
 impl<'a> Parser<'a> {
-    /// Takes the tag at this place of the text, with `depth` kept elements around it, and tells whether it is kept.
+    /// Reads the tag at this place of the text, with `depth` kept elements around it; returns whether it is kept.
     fn element(&mut self, range: std::ops::Range<usize>, depth: usize) -> Result<bool, MscclError> {
         let tag =
             self.text[range.clone()].trim_start_matches('<').trim_end_matches('>').trim_end_matches('/');
         let name = &tag[..tag.find(|c: char| c.is_ascii_whitespace()).unwrap_or(tag.len())];
         if depth == 0 && name != "algo" {
-            let reason = format!("the root element is <{}>, and an MSCCL program has <algo>", excerpt(name));
+            let reason = format!("the root element is <{}>; an MSCCL program has <algo>", excerpt(name));
             return Err(self.at(range.start, reason));
         }
         if depth == 3 && name == "op" {
-            let reason = "<op> belongs to a newer form of the format; have msccl-tools write the old one";
+            let reason = "<op> belongs to a newer version of the format; let msccl-tools write the old one";
             return Err(self.at(range.start, reason));
         }
         if ELEMENTS.get(depth) != Some(&name) || (depth == 0 && self.algo.is_some()) {
             return Ok(false);
         }
         let mut found: Vec<(&str, &str)> = Vec::new();
-        // The runtimes take numbers without quotes; so does the HTML flavour. Of a repeated name the first counts.
+        // HTML mode, because the runtimes accept numbers without quotes. Of a repeated attribute the first counts.
         for attribute in Attributes::html(tag, name.len()).with_checks(false) {
             let attribute = attribute.map_err(|error| self.at(range.start, error.to_string()))?;
             if let std::borrow::Cow::Borrowed(value) = attribute.value {
@@ -119,7 +119,7 @@ impl<'a> Parser<'a> {
         Ok(true)
     }
 
-    /// Where the next element of this depth stands, as far as it is known before it is read.
+    /// The place of the next element of this depth, as far as it is known before the element is read.
     fn place(&self, depth: usize) -> At {
         let gpu = self.gpus.last().filter(|_| depth > 1).map(|(id, _)| *id);
         let block = self.blocks.last().filter(|_| depth > 2);
@@ -132,10 +132,10 @@ impl<'a> Parser<'a> {
         let id = attributes.number("id", None, u32::MAX)?;
         let at = At { gpu: Some(id), ..At::default() };
         if self.gpus.iter().any(|(other, _)| *other == id) {
-            return Err(at.error("this id stands there twice; number the gpus from 0"));
+            return Err(at.error("two gpus have this id; number the gpus from 0"));
         }
         if self.gpus.len() == GPUS_MAX {
-            return Err(at.error(format!("a program may have {GPUS_MAX} gpus")));
+            return Err(at.error(format!("a program may have at most {GPUS_MAX} gpus")));
         }
         let attributes = Element { found: attributes.found.clone(), at };
         let chunks = |name| attributes.number(name, Some(0), CHUNKS_MAX);
@@ -149,10 +149,10 @@ impl<'a> Parser<'a> {
         let id = attributes.number("id", None, u32::MAX)?;
         let at = At { tb: Some(id), ..attributes.at };
         if self.blocks.iter().any(|(other, _)| *other == id) {
-            return Err(at.error("this id stands there twice; number the tbs of a gpu from 0"));
+            return Err(at.error("two tbs of the gpu have this id; number the tbs of a gpu from 0"));
         }
         if self.blocks.len() == BLOCKS_MAX {
-            return Err(at.error(format!("a gpu may have {BLOCKS_MAX} tbs")));
+            return Err(at.error(format!("a gpu may have at most {BLOCKS_MAX} tbs")));
         }
         let attributes = Element { found: attributes.found.clone(), at };
         let (send, receive) = (attributes.optional("send")?, attributes.optional("recv")?);
@@ -179,7 +179,8 @@ impl<'a> Parser<'a> {
         let count = attributes.number("cnt", Some(1), COUNT_MAX)?;
         self.chunk_steps += u64::from(count.max(1));
         if self.chunk_steps > CHUNK_STEPS_MAX {
-            let reason = format!("more than {CHUNK_STEPS_MAX} steps of a chunk each; a program has fewer");
+            let reason =
+                format!("the program has more than {CHUNK_STEPS_MAX} steps of one chunk, which is the limit");
             return Err(at.error(reason));
         }
         let place = |buffer, chunk| {
@@ -196,13 +197,13 @@ impl<'a> Parser<'a> {
             target: place("dstbuf", "dstoff")?,
             count,
             after,
-            // Nobody is told of a nop: the runtimes make it a part of the next step.
-            tells: attributes.number("hasdep", Some(0), 1)? == 1 && kind != Kind::Nop,
+            // A nop never signals: the runtimes make it a part of the next step.
+            has_dependents: attributes.number("hasdep", Some(0), 1)? == 1 && kind != Kind::Nop,
         });
         Ok(())
     }
 
-    /// Gives the blocks that were read to their gpu, in the order of their ids.
+    /// Moves the blocks to their gpu, in the order of their ids.
     fn close_gpu(&mut self) -> Result<(), MscclError> {
         let mut blocks = std::mem::take(&mut self.blocks);
         blocks.sort_by_key(|(id, _)| *id);
@@ -211,7 +212,7 @@ impl<'a> Parser<'a> {
             if id != expected {
                 let at = At { gpu: Some(*gpu), tb: Some(id), step: None };
                 return Err(
-                    at.error(format!("there is no tb {expected}; number the tbs of a gpu without a hole"))
+                    at.error(format!("there is no tb {expected}; number the tbs of a gpu without gaps"))
                 );
             }
             last.blocks.push(block);
@@ -229,12 +230,12 @@ impl<'a> Parser<'a> {
         if self.gpus.len() != algo.ranks as usize {
             let count = self.gpus.len();
             return Err(
-                at.error(format!("ngpus is {}, and there are {count} gpus; make them equal", algo.ranks))
+                at.error(format!("ngpus is {}, but there are {count} gpus; make them equal", algo.ranks))
             );
         }
         if let Some((expected, (id, _))) = (0..).zip(&self.gpus).find(|(expected, (id, _))| expected != id) {
             let at = At { gpu: Some(*id), ..at };
-            return Err(at.error(format!("there is no gpu {expected}; number the gpus without a hole")));
+            return Err(at.error(format!("there is no gpu {expected}; number the gpus without gaps")));
         }
         let gpus: Vec<Gpu> = self.gpus.into_iter().map(|(_, gpu)| gpu).collect();
         let root = algo.root.unwrap_or_else(|| likely_root(&algo.collective, &gpus));
@@ -258,12 +259,14 @@ impl<'a> Parser<'a> {
 fn algo(attributes: &Element<'_>) -> Result<Algo, MscclError> {
     let at = attributes.at;
     let in_place = attributes.number("inplace", Some(0), 1)? == 1;
-    // Without the attribute a program is for one way only; MSCCL's own files do not have it.
+    // Without the attribute, which MSCCL's own files do not have, a program is for one aliasing only.
     let out_of_place = attributes.number("outofplace", Some(u32::from(!in_place)), 1)? == 1;
     let claims = [(out_of_place, Aliasing::OutOfPlace), (in_place, Aliasing::InPlace)];
     let aliasing: Vec<_> = claims.into_iter().filter(|(claimed, _)| *claimed).map(|(_, way)| way).collect();
     if aliasing.is_empty() {
-        return Err(at.error("inplace and outofplace are both 0, so it would never run; set one to 1"));
+        return Err(
+            at.error("inplace and outofplace are both 0, so the program would never run; set one to 1")
+        );
     }
     let collective = attributes.one_of("coll", &COLLECTIVES, None)?;
     let ranks = attributes.number("ngpus", None, u32::MAX)?;
@@ -273,8 +276,8 @@ fn algo(attributes: &Element<'_>) -> Result<Algo, MscclError> {
     if chunks == 0 || blocks == 0 || !chunks.is_multiple_of(blocks) {
         let name = attributes.text("coll").unwrap_or_default();
         return Err(at.error(format!(
-            "nchunksperloop is {chunks}, but the larger buffer of this {name} has {blocks} blocks, each cut into as many \
-             chunks; make it a multiple of {blocks}"
+            "nchunksperloop is {chunks}, but the larger buffer of this {name} has {blocks} blocks of equal chunks; make it a \
+             multiple of {blocks}"
         )));
     }
     Ok(Algo {
@@ -288,8 +291,8 @@ fn algo(attributes: &Element<'_>) -> Result<Algo, MscclError> {
     })
 }
 
-/// The root of a program that does not say: the one gpu that receives nothing if it gives, that sends nothing if it
-/// gets. The runtimes do not ask, so this is for the proof to confirm.
+/// The root of a program that does not name it: the only gpu that receives nothing (broadcast, scatter) or sends nothing
+/// (reduce, gather). The runtimes do not use the root, so this is a guess that the proof confirms.
 fn likely_root(collective: &Collective, gpus: &[Gpu]) -> u32 {
     let gives = matches!(collective, Collective::Broadcast { .. } | Collective::Scatter { .. });
     let passive = |gpu: &Gpu| {
@@ -303,7 +306,7 @@ fn likely_root(collective: &Collective, gpus: &[Gpu]) -> u32 {
     }
 }
 
-/// An element's attributes, and where it stands.
+/// An element's attributes, and its place.
 struct Element<'a> {
     found: Vec<(&'a str, &'a str)>,
     at: At,
@@ -314,14 +317,14 @@ impl<'a> Element<'a> {
         self.found.iter().find(|(key, _)| *key == name).map(|(_, value)| *value)
     }
 
-    /// A number up to `max`; `default` where there is none.
+    /// A number up to `max`; `default` if the attribute is missing.
     fn number(&self, name: &str, default: Option<u32>, max: u32) -> Result<u32, MscclError> {
         let Some(text) = self.text(name) else {
             return default.ok_or_else(|| self.at.error(format!("the attribute {name} is missing")));
         };
         match text.trim().parse::<u32>() {
             Ok(number) if number <= max => Ok(number),
-            _ => Err(self.at.error(format!("{name} is `{}`, and has to be 0 to {max}", excerpt(text)))),
+            _ => Err(self.at.error(format!("{name} is `{}`, but has to be 0 to {max}", excerpt(text)))),
         }
     }
 
@@ -333,7 +336,7 @@ impl<'a> Element<'a> {
         }
     }
 
-    /// One of some known words; `default` where there is none.
+    /// One of the known words; `default` if the attribute is missing.
     fn one_of<T: Clone>(&self, name: &str, known: &[(&str, T)], default: Option<T>) -> Result<T, MscclError> {
         let Some(text) = self.text(name) else {
             return default.ok_or_else(|| self.at.error(format!("the attribute {name} is missing")));
@@ -342,17 +345,17 @@ impl<'a> Element<'a> {
         found.ok_or_else(|| {
             let words: Vec<_> = known.iter().map(|(word, _)| *word).collect();
             let (text, words) = (excerpt(text), words.join(", "));
-            self.at.error(format!("{name} is `{text}`, which is not known here; known are {words}"))
+            self.at.error(format!("{name} is `{text}`, which is unknown; known are {words}"))
         })
     }
 }
 
 fn unknown_kind(kind: &str) -> String {
     if kind == "res_add" {
-        return "res_add adds buffers that only a call of the original MSCCL has; a collective has no such thing".into();
+        return "res_add adds buffers that only calls of the original MSCCL have; it is not supported".into();
     }
     let names: Vec<_> = Kind::ALL.iter().map(|kind| kind.name()).collect();
-    format!("type is `{}`, which is not known here; known are {}", excerpt(kind), names.join(", "))
+    format!("type is `{}`, which is unknown; known are {}", excerpt(kind), names.join(", "))
 }
 
 /// The beginning of a text, on one line.

@@ -1,4 +1,4 @@
-//! A file's content, before it is a plan and after: the reader and the writer meet here.
+//! The content of a file, shared by the reader and the writer.
 
 use crate::plan::{Aliasing, Buffer, Collective, Protocol};
 
@@ -26,7 +26,7 @@ pub(super) struct Gpu {
 }
 
 impl Gpu {
-    /// How many chunks of a buffer the gpu says it uses.
+    /// The chunks of a buffer that the gpu declares.
     pub(super) fn chunks(&self, buffer: Buffer) -> u32 {
         match buffer {
             Buffer::Input => self.input_chunks,
@@ -49,19 +49,19 @@ pub(super) struct Block {
 #[derive(Clone, Debug)]
 pub(super) struct Step {
     pub(super) kind: Kind,
-    /// What it reads of the gpu's own memory, if its kind does.
+    /// The place it reads, if its kind reads local memory.
     pub(super) source: Place,
-    /// What it writes, if its kind does.
+    /// The place it writes, if its kind does.
     pub(super) target: Place,
-    /// Chunks in a row.
+    /// The number of consecutive chunks.
     pub(super) count: u32,
-    /// The tb and the step of it that have to be done first.
+    /// The tb and its step that have to finish first.
     pub(super) after: Option<(u32, u32)>,
-    /// Whether others are told that it is done.
-    pub(super) tells: bool,
+    /// Whether it signals other tbs when it is done.
+    pub(super) has_dependents: bool,
 }
 
-/// The first chunk of a step; some steps have none, and write -1.
+/// The first chunk of a step; nothing for -1 in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) buffer: Buffer,
@@ -95,7 +95,7 @@ impl Kind {
         Kind::Reduce,
     ];
 
-    /// As the file spells it.
+    /// The spelling in files.
     pub(super) fn name(self) -> &'static str {
         match self {
             Kind::Nop => "nop",
@@ -132,7 +132,7 @@ impl Kind {
     }
 }
 
-/// How collectives are spelled. RCCL's spelling comes first; msccl-tools has its own of some.
+/// The spellings of collectives. RCCL's comes first; msccl-tools has others for some.
 pub(super) const COLLECTIVES: [(&str, Collective); 9] = [
     ("allreduce", Collective::AllReduce),
     ("allgather", Collective::AllGather),
@@ -156,10 +156,10 @@ pub(super) fn with_root(collective: &Collective, root: u32) -> Collective {
     }
 }
 
-/// How protocols are spelled.
+/// The spellings of protocols.
 pub(super) const PROTOCOLS: [(&str, Protocol); 3] =
     [("Simple", Protocol::Simple), ("LL", Protocol::Ll), ("LL128", Protocol::Ll128)];
 
-/// How buffers are spelled.
+/// The spellings of buffers.
 pub(super) const BUFFERS: [(&str, Buffer); 3] =
     [("i", Buffer::Input), ("o", Buffer::Output), ("s", Buffer::Scratch)];

@@ -1,4 +1,4 @@
-//! A program to a plan: ranks, lanes and steps with the file's numbers.
+//! Converts a program to a plan: ranks, lanes and steps keep the file's numbers.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use crate::verify::agreement;
 
 /// The slots of a FIFO between two gpus on a channel: `NCCL_STEPS`.
 const SLOTS: u32 = 8;
-/// The slots that a message of protocol Simple takes: `MSCCL_CHUNKSTEPS`. The others take one.
+/// The slots of a message with protocol Simple: `MSCCL_CHUNKSTEPS`. With the others it takes one.
 const SLOTS_OF_SIMPLE: u32 = 4;
 
-/// What a program does, as a plan.
+/// Converts a program to a plan.
 pub(super) fn plan(program: &Program) -> Result<Plan, MscclError> {
     let ranks = program.gpus.len() as u32;
     let (input, output) = program.collective.blocks(ranks);
@@ -32,7 +32,7 @@ pub(super) fn plan(program: &Program) -> Result<Plan, MscclError> {
             ranks,
             per_block,
             in_place_only: program.aliasing == [Aliasing::InPlace],
-            telling: telling(gpu),
+            signalling: signalling(gpu),
         };
         let lanes = (0..).zip(&gpu.blocks).map(|(number, block)| reader.lane(number, block));
         let mut lanes = lanes.collect::<Result<Vec<_>, _>>()?;
@@ -53,8 +53,8 @@ pub(super) fn plan(program: &Program) -> Result<Plan, MscclError> {
     Ok(plan)
 }
 
-/// The channels of a program. A step's chunks are one message if they fit into a slot, and then it never waits halfway
-/// for its peer; so there are at least as many slots as a step has chunks.
+/// The channels of a program. The runtimes send a step's chunks as one message, so that it never waits for its peer in the
+/// middle; so a FIFO has at least as many slots as a step has chunks.
 fn channels(program: &Program) -> Vec<Channel> {
     let depth = if program.protocol == Protocol::Simple { SLOTS / SLOTS_OF_SIMPLE } else { SLOTS };
     let mut channels = Vec::new();
@@ -69,20 +69,20 @@ fn channels(program: &Program) -> Vec<Channel> {
     channels
 }
 
-/// Which steps of a gpu tell others that they are done, and who has to know at the end of a tile.
-struct Telling {
-    /// By tb and step: how often the tb's counter has been signalled once the step is done.
-    told: Vec<Vec<u32>>,
+/// The steps of a gpu that signal, and the waits at the end of a tile.
+struct Signalling {
+    /// By tb and step: the value of the tb's counter once the step is done.
+    signalled: Vec<Vec<u32>>,
     /// By tb and step: whether the step signals.
     signals: Vec<Vec<bool>>,
-    /// By tb: the steps of other tbs that must be done before its next tile writes their scratch.
+    /// By tb: the last steps of other tbs that use scratch which its next tile writes.
     guards: Vec<BTreeMap<u32, u32>>,
 }
 
-fn telling(gpu: &Gpu) -> Telling {
+fn signalling(gpu: &Gpu) -> Signalling {
     let guards = guards(gpu);
     let mut signals: Vec<Vec<bool>> =
-        gpu.blocks.iter().map(|block| block.steps.iter().map(|step| step.tells).collect()).collect();
+        gpu.blocks.iter().map(|block| block.steps.iter().map(|step| step.has_dependents).collect()).collect();
     for (&block, &step) in guards.iter().flatten() {
         signals[block as usize][step as usize] = true;
     }
@@ -94,14 +94,14 @@ fn telling(gpu: &Gpu) -> Telling {
         });
         each.collect()
     };
-    let told = gpu.blocks.iter().zip(&signals).map(total).collect();
-    Telling { told, signals, guards }
+    let signalled = gpu.blocks.iter().zip(&signals).map(total).collect();
+    Signalling { signalled, signals, guards }
 }
 
-/// For each tb that writes scratch: the last step of every other tb that touches the same chunks.
+/// For each tb that writes scratch: the last step of every other tb that accesses the same chunks.
 fn guards(gpu: &Gpu) -> Vec<BTreeMap<u32, u32>> {
-    // By chunk: the tbs that touch it, each with its last step there and whether any of its steps writes.
-    let mut touches: BTreeMap<u32, BTreeMap<u32, (u32, bool)>> = BTreeMap::new();
+    // By chunk: the tbs that access it, each with its last step there and whether any of its steps writes.
+    let mut accesses: BTreeMap<u32, BTreeMap<u32, (u32, bool)>> = BTreeMap::new();
     for (number, block) in (0..).zip(&gpu.blocks) {
         for (index, step) in (0..).zip(&block.steps) {
             let places = [(step.kind.reads(), step.source, false), (step.kind.writes(), step.target, true)];
@@ -110,19 +110,19 @@ fn guards(gpu: &Gpu) -> Vec<BTreeMap<u32, u32>> {
                     continue;
                 };
                 for chunk in first..first.saturating_add(step.count).min(gpu.scratch_chunks) {
-                    let touch = touches.entry(chunk).or_default().entry(number).or_insert((index, false));
-                    *touch = (index, touch.1 | writes);
+                    let access = accesses.entry(chunk).or_default().entry(number).or_insert((index, false));
+                    *access = (index, access.1 | writes);
                 }
             }
         }
     }
-    // Every tb may touch every chunk, so this is the part that takes long: by writer and other, without a search.
+    // Every tb may access every chunk, so this loop dominates: it indexes by writer and other tb, without a search.
     let mut guards = vec![vec![None; gpu.blocks.len()]; gpu.blocks.len()];
-    for touchers in touches.values() {
-        let touchers: Vec<_> = touchers.iter().map(|(&number, &touch)| (number, touch)).collect();
-        for &(writer, _) in touchers.iter().filter(|(_, (_, writes))| *writes) {
+    for accessors in accesses.values() {
+        let accessors: Vec<_> = accessors.iter().map(|(&number, &access)| (number, access)).collect();
+        for &(writer, _) in accessors.iter().filter(|(_, (_, writes))| *writes) {
             let of_writer = &mut guards[writer as usize];
-            for &(other, (last, _)) in touchers.iter().filter(|(other, _)| *other != writer) {
+            for &(other, (last, _)) in accessors.iter().filter(|(other, _)| *other != writer) {
                 of_writer[other as usize] = of_writer[other as usize].max(Some(last));
             }
         }
@@ -131,7 +131,7 @@ fn guards(gpu: &Gpu) -> Vec<BTreeMap<u32, u32>> {
     guards.into_iter().map(|steps| listed(steps).collect()).collect()
 }
 
-/// What is needed to read the steps of a gpu.
+/// The context of a gpu's steps.
 struct GpuReader<'a> {
     rank: u32,
     gpu: &'a Gpu,
@@ -139,16 +139,16 @@ struct GpuReader<'a> {
     ranks: u32,
     per_block: u32,
     in_place_only: bool,
-    telling: Telling,
+    signalling: Signalling,
 }
 
 impl GpuReader<'_> {
     fn lane(&self, number: u32, block: &Block) -> Result<Lane, MscclError> {
         let read = (0..).zip(&block.steps).map(|(index, step)| self.node(number, block, index, step));
         let mut nodes = read.collect::<Result<Vec<_>, _>>()?;
-        let guards = &self.telling.guards[number as usize];
+        let guards = &self.signalling.guards[number as usize];
         if !guards.is_empty() {
-            let waits = guards.iter().map(|(&block, &step)| self.told(block, step));
+            let waits = guards.iter().map(|(&block, &step)| self.signalled(block, step));
             nodes.push(Step::sync().after(waits).into());
         }
         Ok(Lane { channel: block.channel, nodes })
@@ -157,7 +157,7 @@ impl GpuReader<'_> {
     fn node(&self, number: u32, block: &Block, index: u32, step: &program::Step) -> Result<Node, MscclError> {
         let at = At::step(self.rank, number, index);
         let wait = step.after.map(|(other, target)| self.wait(at, other, target)).transpose()?;
-        let signals = self.telling.signals[number as usize][index as usize];
+        let signals = self.signalling.signals[number as usize][index as usize];
         let around = |step: Step| {
             let step = step.after(wait);
             if signals { step.signal(number) } else { step }
@@ -184,38 +184,36 @@ impl GpuReader<'_> {
             moved = moved.to(Output::sent(peer(block.send, "send")?));
         }
         let moved = around(moved).into();
-        // A loop around one step counts as one step, so that the next keeps its number.
+        // A loop around one step counts as one step, so the next step keeps its number.
         Ok(if step.count == 1 { moved } else { Node::Loop(Loop { times: step.count, body: vec![moved] }) })
     }
 
-    /// Waits for a step of another tb, which must say that others do.
+    /// A wait for a step of another tb, which must have `hasdep`.
     fn wait(&self, at: At, block: u32, step: u32) -> Result<Wait, MscclError> {
         let found = self.gpu.blocks.get(block as usize).and_then(|other| other.steps.get(step as usize));
         let Some(found) = found else {
-            return Err(at.error(format!("it waits for step {step} of tb {block}, which is not there")));
+            return Err(at.error(format!("it waits for step {step} of tb {block}, which does not exist")));
         };
         if Some(block) == at.tb {
             return Err(
                 at.error(format!("it waits for step {step} of its own tb; steps run in order anyway"))
             );
         }
-        if !found.tells {
+        if !found.has_dependents {
             let reason = match found.kind {
-                Kind::Nop => {
-                    "which is a nop, and nobody is told of those; wait for a step that moves something"
-                }
-                _ => "which has hasdep 0, so that nobody is told when it is done; set it to 1 there",
+                Kind::Nop => "which is a nop and never signals; wait for a step that moves data",
+                _ => "which does not signal because its hasdep is 0; set it to 1 there",
             };
             return Err(at.error(format!("it waits for step {step} of tb {block}, {reason}")));
         }
-        Ok(self.told(block, step))
+        Ok(self.signalled(block, step))
     }
 
-    fn told(&self, block: u32, step: u32) -> Wait {
-        Wait::reached(self.rank, block, self.telling.told[block as usize][step as usize])
+    fn signalled(&self, block: u32, step: u32) -> Wait {
+        Wait::reached(self.rank, block, self.signalling.signalled[block as usize][step as usize])
     }
 
-    /// A step's place, held to what the gpu says it has.
+    /// A step's place, checked against the gpu's buffers.
     fn place(
         &self,
         at: At,
@@ -230,42 +228,42 @@ impl GpuReader<'_> {
             Some(first) => {
                 let last = end(first) - 1;
                 Err(at.error(format!(
-                    "it needs {name} chunk {last}, and the gpu has {chunks}; mend {which}off"
+                    "it uses {name} chunk {last}, but the gpu has {chunks}; correct {which}off"
                 )))
             }
             None => Err(at.error(format!("a {} needs {which}off, which is -1", step.kind.name()))),
         }
     }
 
-    /// Where the plan reads what a program does: in place, a rank without an input has it in its output, and the other
-    /// way around.
+    /// The place that the plan reads for a program's place: in place, a rank without input blocks reads its output, and the
+    /// other way around.
     fn readable(&self, (buffer, chunk, count): (Buffer, u32, u32)) -> Place {
         let has = match buffer {
             Buffer::Input => self.collective.gives(self.rank, self.ranks) > 0,
             Buffer::Output => self.collective.gets(self.rank, self.ranks) > 0,
             Buffer::Scratch => true,
         };
-        let twin = if has { None } else { self.twin(buffer, chunk) };
-        let (buffer, chunk) = twin.unwrap_or((buffer, chunk));
+        let alias = if has { None } else { self.alias(buffer, chunk) };
+        let (buffer, chunk) = alias.unwrap_or((buffer, chunk));
         Place { buffer, chunk: counted(chunk, count) }
     }
 
-    /// Where the plan writes what a program does: not to an input. One that is nowhere in the output stays, for the
-    /// verifier to refuse.
+    /// The place that the plan writes for a program's place: the alias of an input in the output. An input without an alias is
+    /// left to the verifier to refuse.
     fn writable(&self, (buffer, chunk, count): (Buffer, u32, u32)) -> Place {
         let is_input = buffer == Buffer::Input && self.collective.gets(self.rank, self.ranks) > 0;
-        let twin = if is_input { self.twin(buffer, chunk) } else { None };
-        let (buffer, chunk) = twin.unwrap_or((buffer, chunk));
+        let alias = if is_input { self.alias(buffer, chunk) } else { None };
+        let (buffer, chunk) = alias.unwrap_or((buffer, chunk));
         Place { buffer, chunk: counted(chunk, count) }
     }
 
-    /// The chunk of the other buffer that is the same memory in place, if that is the only way the program runs.
-    fn twin(&self, buffer: Buffer, chunk: u32) -> Option<(Buffer, u32)> {
+    /// The chunk of the other buffer that is the same memory in place, if the program runs only in place.
+    fn alias(&self, buffer: Buffer, chunk: u32) -> Option<(Buffer, u32)> {
         if !self.in_place_only {
             return None;
         }
         let (block, within) = (chunk / self.per_block, chunk % self.per_block);
-        let (other, block) = self.collective.twin(self.rank, buffer, block)?;
+        let (other, block) = self.collective.alias_in_place(self.rank, buffer, block)?;
         Some((other, block * self.per_block + within))
     }
 }

@@ -1,12 +1,12 @@
-//! One step of a plan as steps of MSCCL's kinds, which have at most one peer each way and one place to write.
+//! Splits one step of a plan into MSCCL's kinds of steps, which have at most one peer each way and one place to write.
 //!
-//! A result is built up in one place: the first of the step's own outputs, unless a later input is the same memory, or
-//! else a chunk of scratch that the lane has for itself. What goes elsewhere too is copied or sent from there.
+//! The result accumulates in one place: the first of the step's local outputs, unless a later input is the same memory, or
+//! else a chunk of scratch of the lane's own. Other outputs are copied or sent from there.
 
 use super::program::Kind;
 use crate::plan::{Buffer, Input, Op, Output, Place, Step};
 
-/// A step of MSCCL's, on its way.
+/// An MSCCL step without number and dependencies.
 #[derive(Clone, Debug)]
 pub(super) struct Draft {
     pub(super) kind: Kind,
@@ -19,22 +19,22 @@ pub(super) struct Draft {
 /// The memory of a draft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Where {
-    /// A chunk that the plan has.
+    /// A chunk of the plan.
     Chunk(Buffer, u32),
     /// The lane's own chunk of scratch.
     Temporary,
 }
 
-/// What splitting has to know about the rank.
+/// The rank's context.
 pub(super) struct Context<'a> {
-    /// Whether two places are the same memory in some way the plan may be called.
+    /// Whether two places are the same memory under some aliasing of the plan.
     pub(super) aliased: &'a dyn Fn((Buffer, u32), (Buffer, u32)) -> bool,
     /// Whether a tb receives from the first and sends to the second.
     pub(super) joined: &'a dyn Fn(u32, u32) -> bool,
 }
 
-/// The peer whose message the last of the drafts takes, and the peers the result is sent to: a tb that has one of each
-/// does both in one step.
+/// The peer whose message the last draft receives. A tb with this peer and one of those that the result is sent to does both
+/// in one step.
 pub(super) fn last_received(step: &Step<u32>) -> Option<u32> {
     match step.inputs.as_slice() {
         [.., Input::Received { from }] | [Input::Received { from }, Input::Local(_)] => Some(*from),
@@ -92,7 +92,7 @@ impl Draft {
     }
 }
 
-/// How many of the inputs the first draft takes: a message and a chunk of one's own are one.
+/// The number of inputs of the first draft: it can take a message and a local chunk at once.
 fn first_taken(inputs: &[Input<u32>]) -> usize {
     match inputs {
         [Input::Received { .. }, Input::Local(_), ..] | [Input::Local(_), Input::Received { .. }, ..] => 2,
@@ -100,7 +100,7 @@ fn first_taken(inputs: &[Input<u32>]) -> usize {
     }
 }
 
-/// The first draft. A chunk that already is where the result is built up needs none.
+/// The first draft; none if the input is already where the result accumulates.
 fn begin(inputs: &[Input<u32>], held: Where) -> Option<Draft> {
     let received = inputs.iter().find_map(|input| match input {
         Input::Received { from } => Some(*from),
@@ -116,7 +116,7 @@ fn begin(inputs: &[Input<u32>], held: Where) -> Option<Draft> {
     needed.then(|| Draft { source: own, receive: received, ..Draft::to(kind, held) })
 }
 
-/// Adds one more input to what is held.
+/// Adds one more input to the accumulated result.
 fn add(input: &Input<u32>, held: Where) -> Draft {
     match input {
         Input::Received { from } => {
@@ -129,7 +129,7 @@ fn add(input: &Input<u32>, held: Where) -> Draft {
     }
 }
 
-/// Lets the last draft send as well, if its tb can; without storing, if the result goes nowhere else.
+/// Lets the last draft send as well, if its tb can; it does not store if there is no other output.
 fn join_send(drafts: &mut [Draft], stores: &[(Buffer, u32)], sends: &mut Vec<u32>, context: &Context<'_>) {
     let Some(draft) = drafts.last_mut() else { return };
     let Some(from) = draft.receive else { return };

@@ -1,8 +1,9 @@
-//! A plan to a program: loops rolled out, lanes split into tbs with one peer each way, counters become dependencies.
+//! Converts a plan to a program: unrolls loops, splits lanes into tbs with one peer each way, and turns counters into
+//! dependencies.
 
 use super::error::MscclError;
 use super::lanes::{Item, items};
-use super::order::{Drafted, Halfway, LaneState, Making, number, place};
+use super::order::{BlockDraft, Drafted, LaneState, PartialWait, number, place};
 use super::pairs;
 use super::parse::CHUNK_STEPS_MAX;
 use super::program::{Block, COLLECTIVES, Gpu, Program, with_root};
@@ -10,16 +11,17 @@ use super::split::{Context, Where, last_received, sent, split};
 use crate::plan::{Aliasing, Buffer, Input, Lane, Plan, Protocol};
 use crate::well_formed::WellFormed;
 
-/// What a plan does, as a program.
+/// Converts a plan to a program.
 pub(super) fn program(plan: &Plan) -> Result<Program, MscclError> {
     WellFormed::check(plan)?;
     let steps = plan.chunk_steps();
     if steps > CHUNK_STEPS_MAX {
-        let what =
-            format!("it has {steps} steps with its loops rolled out, and a file may have {CHUNK_STEPS_MAX}");
+        let what = format!(
+            "it has {steps} steps with its loops unrolled, more than the {CHUNK_STEPS_MAX} of a file"
+        );
         return Err(MscclError::InexpressiblePlan(what));
     }
-    // A loop over chunks in a row is one step if both ends of its messages are, and nobody waits for a part of it.
+    // A loop over consecutive chunks is one step if both ends of its messages are, and no wait ends in its middle.
     if let Ok(program) = build(plan, true)?
         && pairs::check(&program).is_ok()
     {
@@ -29,7 +31,7 @@ pub(super) fn program(plan: &Plan) -> Result<Program, MscclError> {
     Ok(program)
 }
 
-fn build(plan: &Plan, roll: bool) -> Result<Result<Program, Halfway>, MscclError> {
+fn build(plan: &Plan, roll: bool) -> Result<Result<Program, PartialWait>, MscclError> {
     let kind = with_root(&plan.collective, 0);
     if !COLLECTIVES.iter().any(|(_, known)| *known == kind) {
         return Err(MscclError::InexpressiblePlan(format!("it is a {}", plan.collective)));
@@ -45,7 +47,7 @@ fn build(plan: &Plan, roll: bool) -> Result<Result<Program, Halfway>, MscclError
             Err(halfway) => return Ok(Err(halfway)),
         }
     }
-    // A plan has one number for all.
+    // A plan has one number for all ranks.
     let scratch = gpus.iter().map(|gpu| gpu.scratch_chunks).max().unwrap_or(0);
     gpus.iter_mut().for_each(|gpu| gpu.scratch_chunks = scratch);
     Ok(Ok(Program {
@@ -65,7 +67,7 @@ struct RankWriter<'p> {
 }
 
 impl RankWriter<'_> {
-    fn gpu(&self) -> Result<Result<Gpu, Halfway>, MscclError> {
+    fn gpu(&self) -> Result<Result<Gpu, PartialWait>, MscclError> {
         let (mut blocks, mut lanes) = (Vec::new(), Vec::new());
         let mut scratch = self.plan.chunks.scratch;
         for (number, lane) in (0..).zip(&self.plan.programs[self.rank as usize].lanes) {
@@ -92,42 +94,42 @@ impl RankWriter<'_> {
         }))
     }
 
-    /// A lane's steps, and the tbs they will go to, empty.
+    /// A lane's steps, and its empty tbs.
     fn lane(
         &self,
         number: u32,
         lane: &Lane,
         temporary: u32,
-    ) -> Result<(Vec<Drafted>, Vec<Making>), MscclError> {
+    ) -> Result<(Vec<Drafted>, Vec<BlockDraft>), MscclError> {
         let items = items(self.rank, number, lane, self.roll)?;
         let peers = peers(&items);
         let joined = |from, to| peers.contains(&(Some(to), Some(from)));
-        let aliased = |a: (Buffer, u32), b: (Buffer, u32)| a == b || self.twin(a) == Some(b);
+        let aliased = |a: (Buffer, u32), b: (Buffer, u32)| a == b || self.alias(a) == Some(b);
         let context = Context { aliased: &aliased, joined: &joined };
         let steps: Vec<_> = items.into_iter().flat_map(|item| drafted(item, &context)).collect();
         let moves = steps.iter().any(|step| !step.drafts.is_empty());
-        let making = |(send, receive)| Making {
+        let block = |(send, receive)| BlockDraft {
             send,
             receive,
             channel: lane.channel,
             temporary,
             operations: Vec::new(),
         };
-        Ok((steps, peers.into_iter().filter(|_| moves).map(making).collect()))
+        Ok((steps, peers.into_iter().filter(|_| moves).map(block).collect()))
     }
 
-    /// The other chunk that is the same memory in place, if the plan may be called so.
-    fn twin(&self, (buffer, chunk): (Buffer, u32)) -> Option<(Buffer, u32)> {
+    /// The chunk of the other buffer that is the same memory in place, if the plan supports calls in place.
+    fn alias(&self, (buffer, chunk): (Buffer, u32)) -> Option<(Buffer, u32)> {
         if !self.plan.aliasing.contains(&Aliasing::InPlace) {
             return None;
         }
         let per_block = self.plan.chunks_per_block();
-        let (other, block) = self.plan.collective.twin(self.rank, buffer, chunk / per_block)?;
+        let (other, block) = self.plan.collective.alias_in_place(self.rank, buffer, chunk / per_block)?;
         Some((other, block * per_block + chunk % per_block))
     }
 }
 
-/// How many chunks of scratch the drafts of a lane need for themselves.
+/// The chunks of scratch that the drafts of a lane need for themselves.
 fn temporary_chunks(steps: &[Drafted]) -> u32 {
     let uses = |step: &&Drafted| {
         let mut places = step.drafts.iter().flat_map(|draft| [draft.source, draft.target]);
@@ -136,7 +138,7 @@ fn temporary_chunks(steps: &[Drafted]) -> u32 {
     steps.iter().filter(uses).map(|step| step.count).max().unwrap_or(0)
 }
 
-/// The drafts of an item: of all its chunks at once if one draft does it, or else chunk by chunk.
+/// The drafts of an item: all its chunks at once if one draft is enough, else chunk by chunk.
 fn drafted(item: Item, context: &Context<'_>) -> Vec<Drafted> {
     let Item { spot, steps } = item;
     let count = steps.len() as u32;
@@ -153,8 +155,8 @@ fn drafted(item: Item, context: &Context<'_>) -> Vec<Drafted> {
     }
 }
 
-/// The peers of a lane's tbs: to send to, to receive from. Those that a step can serve at once are together, then those
-/// that are the same rank, then whoever is left.
+/// The peers of a lane's tbs: to send to, to receive from. Pairs the peers that a step can serve at once, then those that are
+/// the same rank, then the rest.
 fn peers(items: &[Item]) -> Vec<(Option<u32>, Option<u32>)> {
     let (mut sends, mut receives, mut tbs) = (Vec::new(), Vec::new(), Vec::new());
     for step in items.iter().flat_map(|item| &item.steps) {

@@ -1,4 +1,4 @@
-//! Traffic on a fabric: how much goes over each kind of link.
+//! Traffic on a fabric, by kind of link.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use crate::plan::Switch;
 use crate::ratio::Ratio;
 
 impl Traffic {
-    /// What goes over all links of each kind together, as shares of the call's size. Ranks are the fabric's GPUs in their
-    /// order; each pair takes its best path, and counts on every stretch of it, so what passes a switch counts twice.
-    /// What a switch of the network adds or multicasts counts up to the switch that the rank's NIC is plugged into, and not
-    /// above it. None if the fabric has fewer GPUs than the plan uses.
+    /// The traffic over all links of each kind, as shares of the call's size. Ranks are the fabric's GPUs in their order; each
+    /// pair takes its best path and counts on every link of it, so traffic through a switch counts twice. Sums and multicasts
+    /// by network switches count up to the switch that the rank's NIC is connected to. None if the fabric has fewer GPUs than
+    /// the plan has ranks.
     pub fn by_link_kind(&self, fabric: &Fabric) -> Option<BTreeMap<LinkKind, Ratio>> {
         let paths = Paths::of(fabric);
         let gpu = |rank: u32| fabric.gpus().get(rank as usize).copied();

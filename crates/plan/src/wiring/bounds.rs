@@ -1,6 +1,6 @@
-//! How fast a collective can be at all: what must cross a cut, over what the cut carries.
+//! Upper bounds on the speed of collectives: the data that must cross a cut, over the cut's rate.
 //!
-//! For any part P of the n ranks, whatever the algorithm, some of the S bytes must leave P and some must enter it:
+//! For any part P of p of the n ranks, every algorithm must move some of the S bytes out of P and some into it:
 //!
 //! | collective | out of P | into P |
 //! |---|---|---|
@@ -14,15 +14,15 @@
 //! | scan | as a broadcast from the first and a reduce to the last | |
 //! | messages, neighbours | those that leave | those that enter |
 //!
-//! S is the size that nccl-tests print: the whole of the larger buffer. An all-reduce among k parts that no switch
-//! helps sends 2(k-1)·S all in all, which is the sharper bound for k > 2. Where switches reduce and multicast, every
-//! part still sends S and receives S.
+//! S is the size that nccl-tests print: the whole of the larger buffer. Without switches that add, an all-reduce among k
+//! parts sends 2(k-1)·S in total, which is the tighter bound for k > 2. With switches that reduce and multicast, every part
+//! still sends S and receives S.
 //!
-//! Parts tried: single ranks, hosts, islands, hosts below the same leaf switches, halves; and on direct links every
-//! subset (see [`Mesh`]). Rates are what transfers get. As elsewhere, GPUs with links of their own use these
-//! among themselves, and PCIe only to get out.
+//! The parts are single ranks, hosts, islands, hosts below the same leaf switches, halves; and on direct links every
+//! subset (see [`Mesh`]). Rates are effective ones. As elsewhere, GPUs with GPU links use these among themselves, and PCIe
+//! only to leave their island.
 //!
-//! Deliberately absent: latency. A bound says how fast a very large call can be, not how long a small one takes.
+//! Deliberately absent: latency. A bound applies to very large calls, not to small ones.
 
 use std::fmt;
 
@@ -35,16 +35,16 @@ use super::sites::Sites;
 use super::switches;
 use crate::Collective;
 
-/// The most that a collective can move on a fabric.
+/// The upper bound on a collective's speed on a fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// A call of S bytes takes no less than S over this.
+    /// A call of S bytes takes at least S over this.
     pub bytes_per_second: u64,
-    /// The cut that says so.
+    /// The cut that gives the bound.
     pub cut: String,
 }
 
-/// What the cuts of a fabric carry.
+/// The rates of a fabric's cuts.
 #[derive(Clone, Debug)]
 pub struct Bounds {
     ranks: u64,
@@ -52,50 +52,50 @@ pub struct Bounds {
     meshes: Vec<MeshCuts>,
 }
 
-/// All ranks in parts.
+/// A partition of all ranks.
 #[derive(Clone, Debug)]
 pub(super) struct Partition {
-    /// What the parts are, in the plural: `GPUs`.
+    /// The kind of part, in the plural: `GPUs`.
     pub(super) what: &'static str,
     pub(super) classes: Vec<Class>,
-    /// The part that each rank is in, and the class of each part.
+    /// The part of each rank, and the class of each part.
     pub(super) part_of: Vec<u32>,
     pub(super) class_of: Vec<u32>,
-    /// Whether a switch that the parts are joined by may add up for them.
+    /// Whether a switch between the parts may add for them.
     pub(super) switches_reduce: bool,
 }
 
-/// Parts that are cut off alike.
+/// Parts with the same ranks and rates.
 #[derive(Clone, Debug)]
 pub(super) struct Class {
-    /// What the first of them is called.
+    /// The name of the first of them.
     pub(super) name: String,
-    /// How many there are.
+    /// The number of parts.
     pub(super) parts: u64,
-    /// Ranks in each.
+    /// The ranks of each part.
     pub(super) ranks: u64,
-    /// What each can send to the others.
+    /// The rate from each part to the others.
     pub(super) out: u64,
-    /// What each can receive from them.
+    /// The rate from the others into each part.
     pub(super) into: u64,
 }
 
-/// An island of direct links, for its subsets.
+/// An island of direct links, to cut into subsets.
 #[derive(Clone, Debug)]
 pub(super) struct MeshCuts {
     pub(super) mesh: Mesh,
     /// Names of its GPUs.
     pub(super) names: Vec<String>,
-    /// The ranks of each island that is wired like this.
+    /// The ranks of each island with this wiring.
     pub(super) islands: Vec<Vec<u32>>,
-    /// What each GPU can send past its links, and receive.
+    /// The rates out of and into each GPU beside its links.
     pub(super) beside: Vec<(u64, u64)>,
-    /// Whether its links are all there is.
+    /// Whether there are no other islands and no other links.
     pub(super) alone: bool,
 }
 
 impl Bounds {
-    /// Looks at a fabric, whose ranks are its GPUs in order.
+    /// The bounds of a fabric, whose ranks are its GPUs in order.
     pub fn of(fabric: &Fabric) -> Self {
         Self::on(&Sites::of(fabric))
     }
@@ -108,14 +108,13 @@ impl Bounds {
         Self { ranks: sites.paths.fabric().gpus().len() as u64, partitions, meshes }
     }
 
-    /// The most that any algorithm can get, with all that the switches can do. None for a single rank, which waits for
-    /// nobody, for a barrier, which moves nothing, for a collective that does not fit the ranks, and where ranks are not
-    /// joined or the description does not say how fast.
+    /// The bound for all algorithms, including those that let switches compute. None for a single rank, for a barrier, for a
+    /// collective that is impossible on these ranks, and if ranks are not connected or rates are unknown.
     pub fn bound(&self, collective: &Collective) -> Option<Bound> {
         self.tightest(collective, true)
     }
 
-    /// The most that an algorithm can get which leaves reducing to the GPUs.
+    /// The bound for algorithms that reduce on the GPUs only.
     pub fn bound_without_switches(&self, collective: &Collective) -> Option<Bound> {
         self.tightest(collective, false)
     }
@@ -128,7 +127,7 @@ impl Bounds {
         // The first of equals: single ranks before islands before halves.
         let tightest = match collective {
             Collective::Barrier => return None,
-            // What the first rank has must reach everybody, and what everybody has the last rank.
+            // The first rank's input must reach all ranks, and all inputs must reach the last rank.
             Collective::Scan | Collective::ExclusiveScan => {
                 let ends = [Collective::Broadcast { root: 0 }, Collective::Reduce { root: last }];
                 let bounds = ends.iter().filter_map(|end| self.tightest(end, with_switches));
@@ -158,13 +157,13 @@ impl Bounds {
     }
 }
 
-/// A bound that has not been put into words yet.
+/// A bound before its cut is written as text.
 struct Limit<'b> {
     bytes_per_second: u64,
     cut: Cut<'b>,
 }
 
-/// Where a bound comes from.
+/// The origin of a bound.
 enum Cut<'b> {
     Class(&'b Class, Way, u64),
     Together { what: &'static str, parts: u64, bytes_per_second: u64 },
@@ -179,7 +178,7 @@ enum Way {
 }
 
 impl Partition {
-    /// What each part alone allows.
+    /// The bounds of each part.
     fn one_by_one(&self, collective: &Collective, ranks: u64) -> Vec<Limit<'_>> {
         let root = collective.root().map(|root| self.class_of[self.part_of[root as usize] as usize]);
         let mut limits = Vec::new();
@@ -200,7 +199,7 @@ impl Partition {
         limits
     }
 
-    /// What the messages that cross its parts allow, of which the call's bytes are `blocks`.
+    /// The bounds from messages that cross the parts; the call's bytes are `blocks` of them.
     fn crossed(&self, messages: &[(u32, u32)], blocks: u128) -> Vec<Limit<'_>> {
         let mut crossing = vec![(0_u128, 0_u128); self.class_of.len()];
         for &(from, to) in messages {
@@ -224,7 +223,7 @@ impl Partition {
         limits
     }
 
-    /// What all parts together allow.
+    /// The bound of all parts together.
     fn together(&self, collective: &Collective, with_switches: bool) -> Option<Limit<'_>> {
         if *collective != Collective::AllReduce || (with_switches && self.switches_reduce) {
             return None;
@@ -243,7 +242,7 @@ impl Partition {
 }
 
 impl MeshCuts {
-    /// What each subset of the island allows.
+    /// The bounds of the island's subsets.
     fn subsets(&self, collective: &Collective, ranks: u64) -> Vec<Limit<'_>> {
         let own = self.mesh.ranks();
         if !(2..=EXACT_RANKS_MAX).contains(&own) {
@@ -252,12 +251,12 @@ impl MeshCuts {
         let place =
             |root: u32| self.islands.iter().find_map(|island| island.iter().position(|rank| *rank == root));
         let root = collective.root().and_then(place);
-        let everyone = (1_u32 << own) - 1;
+        let all = (1_u32 << own) - 1;
         let mut limits: [Option<Limit<'_>>; 2] = [None, None];
-        for set in 1..everyone {
-            let [out, into] = self.carried(set, everyone);
+        for set in 1..all {
+            let [out, into] = self.carried(set, all);
             let here = root.is_some_and(|place| set >> place & 1 == 1);
-            // Of several islands like this one has the root, and the same set of another does not.
+            // Of several such islands, one has the root, and the same subset of another does not.
             for has_root in
                 [true, false].into_iter().filter(|has_root| *has_root == here || self.islands.len() > 1)
             {
@@ -276,19 +275,19 @@ impl MeshCuts {
         limits.into_iter().flatten().collect()
     }
 
-    /// What a set of its GPUs can send and receive.
-    fn carried(&self, set: u32, everyone: u32) -> [u64; 2] {
+    /// The rates out of and into a set of its GPUs.
+    fn carried(&self, set: u32, all: u32) -> [u64; 2] {
         let beside = |of: fn(&(u64, u64)) -> u64| -> u64 {
             let members = self.beside.iter().enumerate().filter(|(rank, _)| set >> rank & 1 == 1);
             members.map(|(_, beside)| of(beside)).sum()
         };
         let wires = |set: u32| self.mesh.out_of(set).saturating_mul(self.mesh.wire_bytes_per_second());
-        // What enters a set leaves the rest.
-        let (out, into) = (wires(set), wires(everyone & !set));
+        // Data that enters a set leaves the rest.
+        let (out, into) = (wires(set), wires(all & !set));
         [out.saturating_add(beside(|(out, _)| *out)), into.saturating_add(beside(|(_, into)| *into))]
     }
 
-    /// What the best way to part the island allows, where it is all there is.
+    /// The bound of the tightest partition of the island, if it is alone.
     fn together(&self, collective: &Collective) -> Option<Limit<'_>> {
         if *collective != Collective::AllReduce || !self.alone {
             return None;
@@ -299,7 +298,7 @@ impl MeshCuts {
     }
 }
 
-/// How much must leave a part and how much must enter it, as shares of the call's bytes.
+/// The shares of the call's bytes that must leave a part and enter it.
 struct Needs {
     out: (u128, u128),
     into: (u128, u128),
@@ -322,7 +321,7 @@ impl Needs {
             (Collective::Scatter { .. }, false) => (nothing, own),
             (Collective::Gather { .. }, true) => (nothing, others),
             (Collective::Gather { .. }, false) => (own, nothing),
-            // These are made of others, or of messages.
+            // Handled before, as other collectives or as messages.
             (Collective::Scan | Collective::ExclusiveScan | Collective::Barrier, _)
             | (Collective::SendReceive { .. } | Collective::Neighbours { .. }, _) => (nothing, nothing),
         };
@@ -330,7 +329,7 @@ impl Needs {
     }
 }
 
-/// The rate at which `part` of `whole` passes what carries so much; none if nothing has to.
+/// The rate of a call if `part / whole` of its bytes cross a cut; none if nothing has to.
 fn over(carries: u64, part: u128, whole: u128) -> Option<u64> {
     Some(clamp((u128::from(carries) * whole).checked_div(part)?))
 }

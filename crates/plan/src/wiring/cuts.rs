@@ -1,7 +1,7 @@
-//! What parts of a fabric can send to the rest: flows inside one site of each shape, and cables between sites.
+//! The rates between parts of a fabric: flows inside one site of each shape, and cables between sites.
 //!
-//! The flow out of some GPUs of a site ends at the site's other GPUs and at the cables of its NICs; it passes any device
-//! but a GPU. GPUs with links of their own send each other nothing over PCIe, as nobody does.
+//! The flow out of some GPUs of a site ends at the site's other GPUs and at the cables of its NICs; it passes through any
+//! device but a GPU. GPUs of an island with GPU links send each other nothing over PCIe, as in practice.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use weftlink_fabric::{DeviceId, DeviceKind, Fabric, LinkKind, Measure};
 use super::bounds::{Class, MeshCuts, Partition};
 use super::mesh::{EXACT_RANKS_MAX, Mesh};
 use super::pods;
-use super::sites::{Joined, Placed, Sites};
+use super::sites::{Interconnect, Placed, Sites};
 
-/// More than any rate, with room to add.
+/// Above any rate, and far enough from overflow to add.
 const OPEN: u64 = u64::MAX / 4;
 
-/// All partitions worth trying, and the islands whose subsets are.
+/// The partitions, and the islands to cut into subsets.
 pub(super) fn cuts(
     sites: &Sites<'_>,
     islands: &[Placed<'_>],
@@ -51,7 +51,7 @@ pub(super) fn cuts(
             add(partition);
         }
     } else if let [first] = islands {
-        // By rank; positions go by rails.
+        // In the order of ranks; `ranks` is in the order of rails.
         let mut in_order = first.ranks.clone();
         in_order.sort_unstable();
         let halves = in_order.chunks(in_order.len().div_ceil(2)).map(|half| (first, half.to_vec()));
@@ -62,23 +62,23 @@ pub(super) fn cuts(
     (partitions, mesh_cuts(&mut cutter, islands))
 }
 
-/// The islands of direct links, each kind once.
+/// The islands of direct links, each shape once.
 fn mesh_cuts(cutter: &mut Cutter<'_>, islands: &[Placed<'_>]) -> Vec<MeshCuts> {
     let fabric = cutter.sites.paths.fabric();
     let mut found: BTreeMap<(usize, usize), MeshCuts> = BTreeMap::new();
-    for placed in islands.iter().filter(|placed| matches!(placed.island.kind, Joined::Links(_))) {
+    for placed in islands.iter().filter(|placed| matches!(placed.island.kind, Interconnect::Links(_))) {
         if let Some(known) = found.get_mut(&placed.shape) {
             known.islands.push(placed.ranks.clone());
             continue;
         }
         let gpus: Vec<DeviceId> = placed.ranks.iter().map(|rank| fabric.gpus()[*rank as usize]).collect();
         let worth = |mesh: &Mesh| mesh.wire_bytes_per_second() > 0 && mesh.ranks() <= EXACT_RANKS_MAX;
-        let Some(mesh) = Mesh::generous(fabric, &gpus).filter(worth) else { continue };
-        let everyone = (1_u32 << mesh.ranks()) - 1;
+        let Some(mesh) = Mesh::rounded_up(fabric, &gpus).filter(worth) else { continue };
+        let all = (1_u32 << mesh.ranks()) - 1;
         let wires = |set: u32| mesh.out_of(set).saturating_mul(mesh.wire_bytes_per_second());
         let beside = |at: usize| {
             let (out, into) = cutter.rates(placed, &[placed.ranks[at]]);
-            (out.saturating_sub(wires(1 << at)), into.saturating_sub(wires(everyone & !(1 << at))))
+            (out.saturating_sub(wires(1 << at)), into.saturating_sub(wires(all & !(1 << at))))
         };
         let beside: Vec<(u64, u64)> = (0..mesh.ranks()).map(beside).collect();
         let names = gpus.iter().map(|gpu| fabric.device_name(*gpu)).collect();
@@ -91,7 +91,7 @@ fn mesh_cuts(cutter: &mut Cutter<'_>, islands: &[Placed<'_>]) -> Vec<MeshCuts> {
     found.into_values().collect()
 }
 
-/// The ranks of each host, each with an island that they are in; hosts that are islands say nothing new.
+/// The ranks of each host, with one of its islands; empty if the hosts are the islands.
 fn hosts<'p, 's>(fabric: &Fabric, islands: &'p [Placed<'s>]) -> Vec<(&'p Placed<'s>, Vec<u32>)> {
     let host = |rank: u32| fabric.device(fabric.gpus()[rank as usize]).host;
     let mut found: BTreeMap<_, (&Placed<'_>, Vec<u32>)> = BTreeMap::new();
@@ -108,14 +108,14 @@ fn host_name(fabric: &Fabric, ranks: &[u32]) -> String {
     host.map_or_else(|| "GPUs of no host".to_owned(), |host| fabric.hosts()[host.index()].name.clone())
 }
 
-/// Finds what parts can send, once for each kind of part.
+/// Computes the rates of parts, once for each shape of part.
 struct Cutter<'c> {
     sites: &'c Sites<'c>,
-    /// For each device that is a GPU with links of its own, the number of its island.
+    /// For each device that is a GPU with GPU links, the number of its island.
     linked: Vec<Option<u32>>,
     several_sites: bool,
     flows: BTreeMap<usize, [SiteFlow; 2]>,
-    /// What was found for a shape of site and some of its devices.
+    /// The rates for a shape of site and some of its devices.
     known: BTreeMap<(usize, Vec<u32>), (u64, u64)>,
 }
 
@@ -123,7 +123,7 @@ impl<'c> Cutter<'c> {
     fn of(sites: &'c Sites<'c>, islands: &[Placed<'_>]) -> Self {
         let mut linked = vec![None; sites.paths.fabric().devices().len()];
         for (number, placed) in (0..).zip(islands) {
-            for rank in placed.ranks.iter().filter(|_| !matches!(placed.island.kind, Joined::Host)) {
+            for rank in placed.ranks.iter().filter(|_| !matches!(placed.island.kind, Interconnect::Host)) {
                 linked[sites.paths.fabric().gpus()[*rank as usize].index()] = Some(number);
             }
         }
@@ -131,7 +131,7 @@ impl<'c> Cutter<'c> {
         Self { sites, linked, several_sites, flows: BTreeMap::new(), known: BTreeMap::new() }
     }
 
-    /// A partition into parts that lie in one site each.
+    /// A partition into parts that are in one site each.
     fn partition<'p, 's: 'p>(
         &mut self,
         what: &'static str,
@@ -166,7 +166,7 @@ impl<'c> Cutter<'c> {
         (islands.all()[site].shape, ranks.iter().map(local).collect())
     }
 
-    /// What some ranks of a site can send to all others, and receive.
+    /// The rates from some ranks of a site to all others, and back.
     fn rates(&mut self, placed: &Placed<'_>, ranks: &[u32]) -> (u64, u64) {
         let key = self.key(placed.site, ranks);
         if let Some(known) = self.known.get(&key) {
@@ -183,7 +183,7 @@ impl<'c> Cutter<'c> {
         (out, into)
     }
 
-    /// What all ranks of an island's site can send to other sites, and receive.
+    /// The rates from all ranks of an island's site to other sites, and back.
     fn site_rates(&mut self, placed: &Placed<'_>) -> (u64, u64) {
         let fabric = self.sites.paths.fabric();
         let members = &self.sites.paths.islands().all()[placed.site].members;
@@ -193,7 +193,7 @@ impl<'c> Cutter<'c> {
     }
 }
 
-/// A site to push flow through.
+/// The flow graph of a site.
 struct SiteFlow {
     graph: FlowGraph,
     members: Vec<DeviceId>,
@@ -202,7 +202,7 @@ struct SiteFlow {
 }
 
 impl SiteFlow {
-    /// `reversed` turns every link around, so that what flows out is what would flow in.
+    /// `reversed` reverses every link, so that the flow out is the flow in.
     fn of(fabric: &Fabric, members: &[DeviceId], several_sites: bool, reversed: bool) -> Self {
         let count = members.len();
         let (source, sink) = (count, count + 1);
@@ -245,7 +245,7 @@ impl SiteFlow {
         Self { graph, members: members.to_vec(), gpus }
     }
 
-    /// What some GPUs can send; `linked` is the island of each device that is a GPU with links of its own.
+    /// The flow out of some GPUs; `linked` is the island of each device that is a GPU with GPU links.
     fn out_of(&mut self, part: &[DeviceId], linked: &[Option<u32>]) -> u64 {
         let islands: Vec<u32> = part.iter().filter_map(|gpu| linked[gpu.index()]).collect();
         for (gpu, [from, by_link, by_rest]) in &self.gpus {

@@ -1,37 +1,37 @@
-//! Rings on a mesh: as many rings through all ranks as its wires have room for, no wire used twice.
+//! Rings on a mesh: as many rings through all ranks as its wires allow, without a shared wire.
 //!
-//! **Search.** Where links go both ways, a ring and its reverse use the same links; such pairs are looked for first,
-//! because fewer of them do the work. Then single rings on the wires that are left. If wires are still unused, rings are
-//! looked for one way from the start: the eight GPUs of a full mesh have seven links each, an odd number, so pairs leave a
-//! link of every GPU idle, while seven one-way rings use all. If even that falls short, each wire is split into
-//! two or three, and rings carry as small a part.
+//! **Search.** With two-way links, a ring and its reverse use the same links; the search looks for such pairs first, because
+//! it needs to find only half as many. Then it looks for single rings on the remaining wires. If wires are still unused, it
+//! searches for single rings from the start: the eight GPUs of a full mesh have seven links each, an odd number, so pairs
+//! leave a link of every GPU idle, while seven one-way rings use all. If that does not use all wires either, it splits each
+//! wire into two or three, and each ring carries a smaller part.
 //!
-//! A ring is grown rank by rank, and given up as soon as a rank that is still outside could not be entered or left.
-//! Searches start at the rank with fewest wires, whose wires must all be used in the end, so their order is fixed.
-//! The number of steps is bounded; a search that got stuck starts over with its choices in another order. All of it is
+//! A ring grows rank by rank, and the search backtracks as soon as some rank outside can no longer be entered or left. It
+//! starts at the rank with the fewest wires; all of these must be used in the end, so it can take them in a fixed order. The
+//! number of steps is bounded; a search that exceeds it starts over with its choices in another order. The result is
 //! deterministic.
 //!
-//! **Bound.** No more rings than wires out of any set of ranks: a ring leaves every set.
+//! **Bound.** There are no more rings than wires out of any set of ranks, since a ring leaves every set.
 
 use super::mesh::{Mesh, Packing, Wires};
 
-/// Rings that are looked for on one mesh. Each takes a thread block of every GPU.
+/// The maximum number of rings on one mesh. Each takes a thread block of every GPU.
 const RINGS_MAX: usize = 64;
 
-/// Into how many parts a wire may be split to use it up.
+/// The maximum number of parts of a wire.
 const SPLIT_MAX: u32 = 3;
-/// Searches for a number of rings before fewer are looked for, and the steps of each.
+/// Searches for a number of rings, and the steps of each.
 const ATTEMPTS: u32 = 8;
 const STEPS_MAX: u32 = 40_000;
 
 impl Mesh {
-    /// Rings that share no wire; each is an order of the ranks. None where the links do not lead around.
+    /// Rings that share no wire, each a cyclic order of the ranks. None if there is no ring.
     pub fn rings(&self) -> Packing<Vec<u32>> {
         let cut = self.least_cut();
         let mut best: Packing<Vec<u32>> = Packing { items: Vec::new(), split: 1 };
         for split in 1..=SPLIT_MAX {
             let most = (cut * u64::from(split)).min(RINGS_MAX as u64) as usize;
-            let items = side_by_side(&self.room(split), most);
+            let items = side_by_side(&self.residual(split), most);
             if items.len() * best.split as usize > best.items.len() * split as usize {
                 best = Packing { items, split };
             }
@@ -42,7 +42,7 @@ impl Mesh {
         best
     }
 
-    /// What an all-reduce over rings moves per second, in wires: each carries its share around twice, but for two stops.
+    /// The rate of an all-reduce over rings, in wires: each share takes 2(n-1) hops.
     pub fn all_reduce_by_rings(&self, rings: &Packing<Vec<u32>>) -> Wires {
         Wires {
             count: (rings.items.len() * self.ranks()) as u64,
@@ -50,27 +50,27 @@ impl Mesh {
         }
     }
 
-    /// What share of all wires rings use, in thousandths, rounded down.
+    /// The share of all wires that rings use, in thousandths, rounded down.
     pub fn share_of_wires(&self, rings: &Packing<Vec<u32>>) -> u64 {
         let used = Wires { count: (rings.items.len() * self.ranks()) as u64, parts: rings.split.into() };
         used.thousandths_of(Wires { count: self.wire_count(), parts: 1 })
     }
 
-    fn room(&self, split: u32) -> Room {
+    fn residual(&self, split: u32) -> Residual {
         let wires = |cell: usize| self.wires(cell / self.ranks(), cell % self.ranks()) * split;
-        Room { ranks: self.ranks(), wires: (0..self.ranks() * self.ranks()).map(wires).collect() }
+        Residual { ranks: self.ranks(), wires: (0..self.ranks() * self.ranks()).map(wires).collect() }
     }
 }
 
 /// Up to `most` rings that share no wire.
-fn side_by_side(room: &Room, most: usize) -> Vec<Vec<u32>> {
-    if room.ranks < 2 || most == 0 {
+fn side_by_side(residual: &Residual, most: usize) -> Vec<Vec<u32>> {
+    if residual.ranks < 2 || most == 0 {
         return Vec::new();
     }
     let mut found = Vec::new();
-    let mut left = room.clone();
-    if room.ranks > 2 {
-        let links = room.links();
+    let mut left = residual.clone();
+    if residual.ranks > 2 {
+        let links = residual.links();
         for ring in Search::run(&links, most.min(links.least_degree()) / 2, true) {
             let back: Vec<u32> = ring.iter().rev().copied().collect();
             left.take(&ring);
@@ -82,7 +82,7 @@ fn side_by_side(room: &Room, most: usize) -> Vec<Vec<u32>> {
         found.extend(Search::run(&left, (most - found.len()).min(left.least_degree()), false));
     }
     if found.len() < most {
-        let one_way = Search::run(room, most, false);
+        let one_way = Search::run(residual, most, false);
         if one_way.len() > found.len() {
             return one_way;
         }
@@ -90,14 +90,14 @@ fn side_by_side(room: &Room, most: usize) -> Vec<Vec<u32>> {
     found
 }
 
-/// Wires that are not used yet.
+/// Unused wires.
 #[derive(Clone)]
-struct Room {
+struct Residual {
     ranks: usize,
     wires: Vec<u32>,
 }
 
-impl Room {
+impl Residual {
     fn wires(&self, source: usize, target: usize) -> u32 {
         self.wires[source * self.ranks + target]
     }
@@ -156,10 +156,10 @@ impl Room {
 
 /// One search for a number of rings.
 struct Search {
-    room: Room,
+    residual: Residual,
     /// Whether a ring takes links, the wire back with every wire.
     both_ways: bool,
-    /// The order in which peers are tried where they are equally promising.
+    /// The order in which equally wide peers are tried.
     order: Vec<usize>,
     steps_left: u32,
     rings: Vec<Vec<u32>>,
@@ -169,22 +169,22 @@ struct Search {
 }
 
 impl Search {
-    /// As many rings as are found, at most `wanted`.
-    fn run(room: &Room, wanted: usize, both_ways: bool) -> Vec<Vec<u32>> {
+    /// Finds at most `wanted` rings.
+    fn run(residual: &Residual, wanted: usize, both_ways: bool) -> Vec<Vec<u32>> {
         let mut best = Vec::new();
         for attempt in 0..ATTEMPTS {
-            if wanted == 0 || !room.is_connected() {
+            if wanted == 0 || !residual.is_connected() {
                 break;
             }
             let mut search = Self {
-                room: room.clone(),
+                residual: residual.clone(),
                 both_ways,
-                order: shuffled(room.ranks, attempt),
+                order: shuffled(residual.ranks, attempt),
                 steps_left: STEPS_MAX,
                 rings: Vec::new(),
                 best: Vec::new(),
                 path: Vec::new(),
-                outside: vec![true; room.ranks],
+                outside: vec![true; residual.ranks],
             };
             search.next_ring(wanted);
             if search.best.len() > best.len() {
@@ -197,7 +197,7 @@ impl Search {
         best
     }
 
-    /// Looks for the rings that are still `missing`; true when they were found.
+    /// Searches for the `missing` rings; true if it has found them all.
     fn next_ring(&mut self, missing: usize) -> bool {
         if self.rings.len() > self.best.len() {
             self.best = self.rings.clone();
@@ -206,13 +206,13 @@ impl Search {
             return true;
         }
         let ends = if self.both_ways { 2 * missing } else { missing };
-        let few = |rank: &usize| self.room.out_degree(*rank).min(self.room.in_degree(*rank));
-        let Some(start) = (0..self.room.ranks).min_by_key(few) else { return false };
-        if few(&start) < ends || !self.room.is_connected() {
+        let few = |rank: &usize| self.residual.out_degree(*rank).min(self.residual.in_degree(*rank));
+        let Some(start) = (0..self.residual.ranks).min_by_key(few) else { return false };
+        if few(&start) < ends || !self.residual.is_connected() {
             return false;
         }
         let path = std::mem::replace(&mut self.path, vec![start as u32]);
-        let outside = std::mem::replace(&mut self.outside, vec![true; self.room.ranks]);
+        let outside = std::mem::replace(&mut self.outside, vec![true; self.residual.ranks]);
         self.outside[start] = false;
         let done = self.extend(missing);
         (self.path, self.outside) = (path, outside);
@@ -226,8 +226,8 @@ impl Search {
         }
         self.steps_left -= 1;
         let (start, at) = (self.path[0] as usize, self.path[self.path.len() - 1] as usize);
-        if self.path.len() == self.room.ranks {
-            return self.room.wires(at, start) > 0 && self.close(missing);
+        if self.path.len() == self.residual.ranks {
+            return self.residual.wires(at, start) > 0 && self.close(missing);
         }
         if !self.can_go_on(start, at) {
             return false;
@@ -236,12 +236,12 @@ impl Search {
             .order
             .iter()
             .copied()
-            .filter(|&peer| self.outside[peer] && self.room.wires(at, peer) > 0)
+            .filter(|&peer| self.outside[peer] && self.residual.wires(at, peer) > 0)
             .collect();
-        // Wide bundles first: they have the most to get rid of.
-        peers.sort_by_key(|peer| std::cmp::Reverse(self.room.wires(at, *peer)));
+        // Wide bundles first: most of their wires are still unused.
+        peers.sort_by_key(|peer| std::cmp::Reverse(self.residual.wires(at, *peer)));
         let tight =
-            at == start && self.room.out_degree(start) == missing * if self.both_ways { 2 } else { 1 };
+            at == start && self.residual.out_degree(start) == missing * if self.both_ways { 2 } else { 1 };
         for peer in peers {
             self.outside[peer] = false;
             self.path.push(peer as u32);
@@ -251,7 +251,7 @@ impl Search {
             if done {
                 return true;
             }
-            // Every wire of the start must be used by some ring, so if not by this one, then by none.
+            // Every wire of the start must be used by some ring; if this peer fails, no ring can use its wire.
             if tight {
                 return false;
             }
@@ -262,16 +262,16 @@ impl Search {
     fn close(&mut self, missing: usize) -> bool {
         let ring = self.path.clone();
         let back: Vec<u32> = ring.iter().rev().copied().collect();
-        self.room.take(&ring);
+        self.residual.take(&ring);
         if self.both_ways {
-            self.room.take(&back);
+            self.residual.take(&back);
         }
         self.rings.push(ring.clone());
         let done = self.next_ring(missing - 1);
         self.rings.pop();
-        self.room.give(&ring);
+        self.residual.give(&ring);
         if self.both_ways {
-            self.room.give(&back);
+            self.residual.give(&back);
         }
         done
     }
@@ -280,13 +280,13 @@ impl Search {
     fn can_go_on(&self, start: usize, at: usize) -> bool {
         let open = |rank: usize| self.outside[rank];
         let passable = |rank: usize| {
-            let entered = (0..self.room.ranks)
-                .any(|peer| (open(peer) || peer == at) && self.room.wires(peer, rank) > 0);
-            let left = (0..self.room.ranks)
-                .any(|peer| (open(peer) || peer == start) && self.room.wires(rank, peer) > 0);
+            let entered = (0..self.residual.ranks)
+                .any(|peer| (open(peer) || peer == at) && self.residual.wires(peer, rank) > 0);
+            let left = (0..self.residual.ranks)
+                .any(|peer| (open(peer) || peer == start) && self.residual.wires(rank, peer) > 0);
             entered && left
         };
-        (0..self.room.ranks).filter(|rank| open(*rank)).all(passable)
+        (0..self.residual.ranks).filter(|rank| open(*rank)).all(passable)
     }
 }
 
@@ -295,7 +295,7 @@ fn shuffled(count: usize, attempt: u32) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     let mut state = u64::from(attempt);
     for at in (1..count).rev().filter(|_| attempt > 0) {
-        // Knuth's 64-bit linear congruence: any mixing does, as long as it is always the same.
+        // Knuth's 64-bit linear congruential generator: any deterministic shuffle will do.
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         order.swap(at, (state >> 33) as usize % (at + 1));
     }

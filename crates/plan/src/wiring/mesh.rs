@@ -1,23 +1,23 @@
-//! GPUs joined by direct links: a multigraph whose edges are wires.
+//! GPUs with direct links: a multigraph whose edges are wires.
 //!
-//! A wire carries data one way; a link is a wire there and a wire back. All wires of a mesh carry the same: where
-//! links differ, or all come in bundles, a wire is their largest common part. So the P100's single links and the
-//! bundles of six between GH200s both count one.
+//! A wire carries data one way; a link is a wire in each direction. All wires of a mesh have the same rate: the greatest
+//! common divisor of the rates between GPUs. So the P100's single links and the bundles of six between GH200s both count
+//! as one wire.
 //!
-//! Deliberately absent: switches, and PCIe beside the links. Nobody adds the slots to the links.
+//! Deliberately absent: switches, and PCIe beside the links, which no library uses in addition.
 
 use weftlink_fabric::{DeviceId, Fabric, Measure};
 
-/// Up to so many ranks every cut of a mesh is tried.
+/// The largest mesh of which every cut is tried.
 pub const EXACT_RANKS_MAX: usize = 16;
 
-/// Up to so many ranks every way to part a mesh is tried: 21,147 of them for nine.
+/// The largest mesh of which every partition is tried: 21,147 of nine ranks.
 const PARTITIONED_RANKS_MAX: usize = 9;
 
-/// Wires from one rank to another; rates with so small a common part that there would be more are rounded down.
+/// The maximum number of wires from one rank to another; with a smaller common divisor, rates are rounded.
 const BUNDLE_WIRES_MAX: u64 = 64;
 
-/// Ranks joined by direct links.
+/// Ranks with direct links.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mesh {
     ranks: usize,
@@ -26,32 +26,32 @@ pub struct Mesh {
     wire_bytes_per_second: u64,
 }
 
-/// A number of wires that need not be whole.
+/// A fraction of wires: `count / parts`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wires {
-    /// So many,
+    /// The numerator.
     pub count: u64,
-    /// divided by this.
+    /// The denominator.
     pub parts: u64,
 }
 
-/// Things found side by side on a mesh, each carrying an equal part of every wire it uses.
+/// Rings or trees side by side on a mesh, each using an equal part of its wires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packing<T> {
-    /// What was found.
+    /// The rings or trees.
     pub items: Vec<T>,
-    /// Each carries one part of this many of a wire.
+    /// Each uses `1 / split` of a wire.
     pub split: u32,
 }
 
 impl Mesh {
-    /// The direct links between some GPUs, which are numbered as given; nothing if they have none.
+    /// The direct links between some GPUs, numbered in the given order; nothing if they have none.
     pub fn of(fabric: &Fabric, gpus: &[DeviceId]) -> Option<Self> {
         Self::rounded(fabric, gpus, |width, unit| width / unit)
     }
 
-    /// The same, but that what does not come to whole wires is rounded up: cuts must not look narrower than they are.
-    pub(super) fn generous(fabric: &Fabric, gpus: &[DeviceId]) -> Option<Self> {
+    /// The same with fractions of wires rounded up: cuts must not look narrower than they are.
+    pub(super) fn rounded_up(fabric: &Fabric, gpus: &[DeviceId]) -> Option<Self> {
         Self::rounded(fabric, gpus, u64::div_ceil)
     }
 
@@ -69,7 +69,7 @@ impl Mesh {
                 }
             }
         }
-        // A description that does not say how fast its links are still says how many there are.
+        // If rates are unknown, the number of links still is.
         let known = counts.iter().zip(&rates).all(|(count, rate)| *count == 0 || *rate > 0);
         let widths = if known { rates } else { counts };
         let unit = widths.iter().copied().fold(0, common_part);
@@ -82,7 +82,7 @@ impl Mesh {
         })
     }
 
-    /// Ranks joined by links `(a, b, how many)`, each of so many bytes per second each way.
+    /// Ranks with links `(a, b, count)`, each of `bytes_per_second` each way.
     pub fn linked(ranks: usize, links: &[(usize, usize, u32)], bytes_per_second: u64) -> Self {
         let mut wires = vec![0; ranks * ranks];
         for &(a, b, count) in links {
@@ -92,7 +92,7 @@ impl Mesh {
         Self { ranks, wires, wire_bytes_per_second: bytes_per_second }
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn ranks(&self) -> usize {
         self.ranks
     }
@@ -102,12 +102,12 @@ impl Mesh {
         self.wires[source * self.ranks + target]
     }
 
-    /// All wires, those of a link each way counted apart.
+    /// The number of all wires; a link counts twice, once each way.
     pub fn wire_count(&self) -> u64 {
         self.wires.iter().map(|count| u64::from(*count)).sum()
     }
 
-    /// What a wire carries; zero where the description does not say.
+    /// The rate of a wire; zero if it is unknown.
     pub fn wire_bytes_per_second(&self) -> u64 {
         self.wire_bytes_per_second
     }
@@ -122,8 +122,7 @@ impl Mesh {
         (0..self.ranks).filter(inside).map(leaving).sum()
     }
 
-    /// The fewest wires that lead from some ranks to the rest: no more rings go around, and no more is broadcast. For
-    /// many ranks only single ones are looked at.
+    /// The wires of the narrowest cut, which limits rings and broadcasts. For many ranks, only cuts around single ranks count.
     pub fn least_cut(&self) -> u64 {
         if self.ranks > EXACT_RANKS_MAX {
             let degree =
@@ -134,12 +133,12 @@ impl Mesh {
             };
             return (0..self.ranks).map(least).min().unwrap_or(0);
         }
-        let everyone = (1_u32 << self.ranks) - 1;
-        (1..everyone).map(|set| self.out_of(set)).min().unwrap_or(0)
+        let all = (1_u32 << self.ranks) - 1;
+        (1..all).map(|set| self.out_of(set)).min().unwrap_or(0)
     }
 
-    /// The most that an all-reduce can move per second, in wires: whichever way the ranks are parted, k parts send each
-    /// other 2(k-1) times the data. Tries all ways for up to nine ranks, beyond that those with one part of several ranks.
+    /// The bound of an all-reduce, in wires, and the partition that gives it: k parts send each other 2(k-1) times the data.
+    /// Tries all partitions of up to nine ranks, beyond that those with one part of several ranks.
     pub fn all_reduce_bound(&self) -> Option<(Wires, Vec<u32>)> {
         let mut best: Option<(Wires, Vec<u32>)> = None;
         let mut consider = |parts: &[u32]| {
@@ -153,16 +152,16 @@ impl Mesh {
         };
         let singles =
             |set: u32| (0..self.ranks as u32).map(|rank| 1 << rank).filter(move |bit| set & bit != 0);
-        let everyone = if self.ranks < 32 { (1_u32 << self.ranks) - 1 } else { return None };
+        let all = if self.ranks < 32 { (1_u32 << self.ranks) - 1 } else { return None };
         match self.ranks {
             0 | 1 => {}
             2..=PARTITIONED_RANKS_MAX => partitions(self.ranks, &mut Vec::new(), 0, &mut consider),
-            _ => consider(&singles(everyone).collect::<Vec<_>>()),
+            _ => consider(&singles(all).collect::<Vec<_>>()),
         }
         if (PARTITIONED_RANKS_MAX + 1..=EXACT_RANKS_MAX).contains(&self.ranks) {
-            for set in 1..everyone {
-                consider(&std::iter::once(set).chain(singles(everyone & !set)).collect::<Vec<_>>());
-                consider(&[set, everyone & !set]);
+            for set in 1..all {
+                consider(&std::iter::once(set).chain(singles(all & !set)).collect::<Vec<_>>());
+                consider(&[set, all & !set]);
             }
         }
         best
@@ -170,13 +169,13 @@ impl Mesh {
 }
 
 impl Wires {
-    /// So many wires carry so much.
+    /// The rate of these wires.
     pub fn times(self, bytes_per_second: u64) -> u64 {
         let bytes = u128::from(self.count) * u128::from(bytes_per_second) / u128::from(self.parts.max(1));
         u64::try_from(bytes).unwrap_or(u64::MAX)
     }
 
-    /// What share of `whole` this is, in thousandths, rounded down.
+    /// The share of `whole` in thousandths, rounded down.
     pub fn thousandths_of(self, whole: Self) -> u64 {
         let (own, other) = (u128::from(self.count) * u128::from(whole.parts), self.parts_of(whole));
         u64::try_from(own * 1000 / other.max(1)).unwrap_or(u64::MAX)
@@ -192,7 +191,7 @@ impl Wires {
     }
 }
 
-/// Calls `consider` with every way to part `ranks`, `placed` of which are in `parts` already.
+/// Calls `consider` with every partition of `ranks`, `placed` of which are in `parts` already.
 fn partitions(ranks: usize, parts: &mut Vec<u32>, placed: usize, consider: &mut impl FnMut(&[u32])) {
     if placed == ranks {
         if parts.len() > 1 {

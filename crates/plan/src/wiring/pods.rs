@@ -1,6 +1,6 @@
 //! Cuts through the network: pods, which are the sites below the same leaf switches, and halves of the cluster.
 //!
-//! Sites of one shape below the same switches are one node of a flow, so thousands of hosts are a few hundred nodes.
+//! Sites below the same switches are one node of a flow, so thousands of hosts are a few hundred nodes.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use weftlink_fabric::{DeviceId, DeviceKind, Fabric, LinkKind, Measure};
 use super::bounds::{Class, Partition};
 use super::sites::{Placed, Sites};
 
-/// The partitions into pods and into halves; `rates` is what a site can send and receive.
+/// The partitions into pods and into halves; `rates` returns the rates out of and into a site.
 pub(super) fn partitions(
     sites: &Sites<'_>,
     islands: &[Placed<'_>],
@@ -30,16 +30,16 @@ struct Cluster<'f> {
 /// A site and its cables.
 struct Cabled {
     ranks: Vec<u32>,
-    /// Where its cables lead, and what they carry.
+    /// The other ends of its cables, and their rates.
     cables: Vec<(DeviceId, u64)>,
     out: u64,
     into: u64,
 }
 
-/// Sites with the same switches, added up.
+/// Sites with the same switches; rates are sums.
 #[derive(Default)]
 struct Group {
-    /// What their cables to each of the switches carry.
+    /// The rate of their cables to each of the switches.
     rates: Vec<u64>,
     out: u64,
     into: u64,
@@ -66,7 +66,7 @@ impl<'f> Cluster<'f> {
         Self { fabric, sites }
     }
 
-    /// Sites whose cables lead to the same switches, together. A pod sends what its leaf switches pass up.
+    /// Sites whose cables lead to the same switches. A pod sends at the rate of its leaf switches' uplinks.
     fn pods(&self, switches_reduce: bool) -> Partition {
         let mut pods: BTreeMap<Vec<DeviceId>, Vec<&Cabled>> = BTreeMap::new();
         let mut below: BTreeMap<DeviceId, u64> = BTreeMap::new();
@@ -84,7 +84,7 @@ impl<'f> Cluster<'f> {
             for (switch, rate) in sites.iter().flat_map(|site| &site.cables) {
                 *own.entry(*switch).or_default() += rate;
             }
-            // A leaf that others share passes data to them without going up.
+            // A leaf shared with other pods forwards data to them without uplinks.
             let passes = |(leaf, down): (&DeviceId, &u64)| match below[leaf] == *down {
                 true => (*down).min(uplinks(self.fabric, *leaf)),
                 false => *down,
@@ -119,7 +119,7 @@ impl<'f> Cluster<'f> {
         let mut counted = 0;
         let mut is_second = Vec::with_capacity(self.sites.len());
         for site in &self.sites {
-            // Each half has at least a site.
+            // Each half has at least one site.
             let second = counted > 0 && counted + site.ranks.len() > half;
             is_second.push(second);
             counted += site.ranks.len();
@@ -137,7 +137,7 @@ impl<'f> Cluster<'f> {
         Partition { what: "halves", classes, part_of, class_of: vec![0, 1], switches_reduce: false }
     }
 
-    /// What one half can send to the other; `reversed`, what it can receive.
+    /// The maximum flow from the first half to the second; `reversed`, the other way.
     fn flow(&self, is_second: &[bool], reversed: bool) -> u64 {
         // Sites on the same switches and the same side are one node.
         let mut groups: BTreeMap<(bool, Vec<DeviceId>), Group> = BTreeMap::new();
@@ -164,7 +164,7 @@ impl<'f> Cluster<'f> {
                 true => edge(&mut graph, node, sink, if reversed { group.out } else { group.into }),
             };
             for (leaf, rate) in leaves.iter().zip(&group.rates) {
-                // A cable from NIC to NIC has no switch; it leads straight across.
+                // A cable from NIC to NIC has no switch; it leads straight to the other half.
                 let leaf = number(*leaf).unwrap_or(if *second { source } else { sink });
                 graph.edge(node, leaf, *rate);
                 graph.edge(leaf, node, *rate);
@@ -181,7 +181,7 @@ impl<'f> Cluster<'f> {
     }
 }
 
-/// Where the cables of a site lead, each place once, and what they carry.
+/// The other ends of a site's cables, each once, and their rates.
 fn cables(fabric: &Fabric, members: &[DeviceId]) -> Vec<(DeviceId, u64)> {
     let mut found: BTreeMap<DeviceId, u64> = BTreeMap::new();
     for link in members.iter().flat_map(|member| fabric.links_from(*member)) {
@@ -193,7 +193,7 @@ fn cables(fabric: &Fabric, members: &[DeviceId]) -> Vec<(DeviceId, u64)> {
     found.into_iter().collect()
 }
 
-/// What a switch passes on to other switches.
+/// The rate of a switch's links to other switches.
 fn uplinks(fabric: &Fabric, switch: DeviceId) -> u64 {
     let to_switch =
         |link: &&weftlink_fabric::Link| matches!(fabric.device(link.target).kind, DeviceKind::NetSwitch(_));

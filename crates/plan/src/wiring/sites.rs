@@ -1,8 +1,8 @@
-//! Sites: what hangs together without the network, with its islands and the NICs they leave by.
+//! Sites: devices that are connected without the network, with their islands and NICs.
 //!
-//! A site is mostly a host, or a rack of hosts that share NVLinks. A cluster is many copies of few sites, so everything
-//! here is worked out once per *shape* (see [`weftlink_fabric::paths::island`]), in numbers local to the site, and
-//! the copies only translate them to ranks.
+//! A site is usually a host, or a rack of hosts that share NVLinks. A cluster is many copies of few sites, so everything
+//! here is computed once per *shape* (see [`weftlink_fabric::paths::island`]), in numbers local to the site, which the
+//! copies translate to ranks.
 
 use weftlink_fabric::domains::gpu_domains_among;
 use weftlink_fabric::{DeviceId, DeviceKind, Fabric, LinkKind, PathType, Paths};
@@ -12,7 +12,7 @@ use super::mesh::Mesh;
 /// The sites of a fabric that have GPUs.
 pub(super) struct Sites<'a> {
     pub(super) paths: Paths<'a>,
-    /// For each shape of site what was found on the first that has it; nothing if it has no GPUs.
+    /// The analysis of each shape of site; nothing if it has no GPUs.
     shapes: Vec<Option<Site>>,
     /// The rank of each device that is a GPU.
     rank_of: Vec<u32>,
@@ -27,35 +27,35 @@ pub(super) struct Site {
 pub(super) struct Island {
     /// Its GPUs by their numbers in the site, in the order of their rails.
     pub(super) gpus: Vec<u32>,
-    /// What joins them.
-    pub(super) kind: Joined,
-    /// The NICs it can leave by, in order.
+    /// The links between them.
+    pub(super) kind: Interconnect,
+    /// The NICs that data can leave by, in order.
     pub(super) nics: Vec<Nic>,
     /// Positions of the GPUs, neighbours on PCIe next to each other.
     pub(super) by_locality: Vec<u32>,
 }
 
-/// What joins the GPUs of an island.
-pub(super) enum Joined {
-    /// Switches; any two at the full speed of their ports.
+/// The links between the GPUs of an island.
+pub(super) enum Interconnect {
+    /// Switches, which connect any two GPUs at the full speed of their ports.
     Switch,
     /// Direct links.
     Links(Mesh),
-    /// PCIe and the sockets' links, or nothing.
+    /// PCIe and links between sockets, or nothing.
     Host,
 }
 
 /// A NIC as an island sees it.
 pub(super) struct Nic {
-    /// Positions of the GPUs that no other GPU is nearer than.
+    /// Positions of the nearest GPUs.
     pub(super) near: Vec<u32>,
 }
 
 /// An island of the fabric.
 pub(super) struct Placed<'s> {
-    /// Which shape of island it is.
+    /// The shape of the island.
     pub(super) island: &'s Island,
-    /// Its shape's number: the shape of the site, and the island there.
+    /// The number of that shape: the shape of the site, and the island there.
     pub(super) shape: (usize, usize),
     /// The number of its site.
     pub(super) site: usize,
@@ -124,9 +124,9 @@ impl Island {
         order.sort_by_key(|gpu| (fabric.device(gpus[*gpu]).host, rails[*gpu], gpus[*gpu]));
         gpus = order.iter().map(|gpu| gpus[*gpu]).collect();
         let kind = if is_switched(paths, &gpus) {
-            Joined::Switch
+            Interconnect::Switch
         } else {
-            Mesh::of(fabric, &gpus).map_or(Joined::Host, Joined::Links)
+            Mesh::of(fabric, &gpus).map_or(Interconnect::Host, Interconnect::Links)
         };
         let mut by_locality: Vec<u32> = (0..gpus.len() as u32).collect();
         by_locality.sort_by_cached_key(|gpu| tree.way_down(gpus[*gpu as usize]));
@@ -146,14 +146,14 @@ impl Island {
     }
 }
 
-/// How far a GPU is from a NIC, without the help of other GPUs: the type of the path, then its length. Data that arrives
-/// takes no detour, so this is the way in.
+/// The distance from a NIC to a GPU, not through other GPUs: the type of the path, then its length. In this direction,
+/// because data that arrives takes no detour.
 fn distance(paths: &Paths<'_>, nic: DeviceId, gpu: DeviceId) -> (PathType, u32) {
     let path = paths.path(nic, gpu);
     (path.kind, path.hops)
 }
 
-/// The NICs of the GPUs' hosts that data leaves by: the fastest of those with a cable, or of all where none has one.
+/// The NICs of the GPUs' hosts that data leaves by: the fastest of those with a cable, or of all if none has one.
 fn nics_beside(fabric: &Fabric, members: &[DeviceId], gpus: &[DeviceId]) -> Vec<DeviceId> {
     let mut hosts: Vec<_> = gpus.iter().map(|gpu| fabric.device(*gpu).host).collect();
     hosts.sort_unstable();
@@ -180,7 +180,7 @@ fn nics_beside(fabric: &Fabric, members: &[DeviceId], gpus: &[DeviceId]) -> Vec<
     nics.into_iter().map(|(nic, _)| nic).collect()
 }
 
-/// The rail of each GPU: the number of its NIC. Each takes the nearest; of equally near ones that with fewest GPUs.
+/// The rail of each GPU: the number of its nearest NIC; of equally near ones, the one with the fewest GPUs so far.
 fn rails(paths: &Paths<'_>, gpus: &[DeviceId], nics: &[DeviceId]) -> Vec<usize> {
     let mut taken = vec![0_u32; nics.len()];
     let mut rail = |gpu: &DeviceId| {
@@ -194,7 +194,7 @@ fn rails(paths: &Paths<'_>, gpus: &[DeviceId], nics: &[DeviceId]) -> Vec<usize> 
     gpus.iter().map(&mut rail).collect()
 }
 
-/// Whether any two GPUs reach each other through switches with all the links they have.
+/// Whether any two GPUs reach each other through switches over all their links.
 fn is_switched(paths: &Paths<'_>, gpus: &[DeviceId]) -> bool {
     let fabric = paths.fabric();
     let only_switches = |gpu: &DeviceId| {
@@ -242,8 +242,8 @@ impl<'m> Tree<'m> {
         Self { members, above }
     }
 
-    /// The devices from the CPU down to a device. In this order, a walk over the GPUs that ends where it began
-    /// passes every link of the tree once each way.
+    /// The devices from the CPU down to a device. A cyclic walk over the GPUs in this order uses every link of the tree once
+    /// each way.
     fn way_down(&self, device: DeviceId) -> Vec<u32> {
         let mut way: Vec<u32> = self.members.binary_search(&device).map(|at| at as u32).into_iter().collect();
         while let Some(above) = way.last().and_then(|at| self.above[*at as usize]) {

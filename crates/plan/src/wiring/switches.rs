@@ -1,9 +1,9 @@
-//! What the switches of a fabric do beside passing data on.
+//! Switches that multicast and reduce.
 
 use weftlink_fabric::link::Network;
 use weftlink_fabric::{DeviceId, DeviceKind, Fabric, LinkKind};
 
-use super::sites::{Joined, Placed, Sites};
+use super::sites::{Interconnect, Placed, Sites};
 
 /// The first generation of NVSwitch that multicasts and reduces.
 const NVLS_GENERATION: u8 = 3;
@@ -21,22 +21,22 @@ pub(super) fn multicast(sites: &Sites<'_>, islands: &[Placed<'_>]) -> Result<(),
         }
         seen.push(island.shape);
         let why = match island.island.kind {
-            _ if island.ranks.len() < 2 => "has a single rank, and a switch has nothing to add up for it",
-            Joined::Links(_) => "has direct links; it takes an NVSwitch to multicast and reduce",
-            Joined::Host => "has no NVSwitch; it takes one to multicast and reduce",
-            Joined::Switch
+            _ if island.ranks.len() < 2 => "has a single rank, so a switch has nothing to add",
+            Interconnect::Links(_) => "has direct links; only an NVSwitch multicasts and reduces",
+            Interconnect::Host => "has no NVSwitch, which multicasts and reduces",
+            Interconnect::Switch
                 if !island.ranks.iter().all(|rank| reduces(fabric, fabric.gpus()[*rank as usize])) =>
             {
-                "has NVSwitches that only pass data on; from the third generation on, Hopper's, they reduce"
+                "has NVSwitches that only forward; they reduce from the third generation (Hopper) on"
             }
-            Joined::Switch => continue,
+            Interconnect::Switch => continue,
         };
         return Err(format!("island {number} {why}"));
     }
     if islands.is_empty() { Err("there are no ranks".to_owned()) } else { Ok(()) }
 }
 
-/// Whether all NVSwitches that a GPU is linked to reduce. Files often do not say which generation they are; the GPU tells.
+/// Whether all NVSwitches of a GPU reduce. Files often lack their generation; the GPU's implies it.
 fn reduces(fabric: &Fabric, gpu: DeviceId) -> bool {
     let by_gpu = match &fabric.device(gpu).kind {
         DeviceKind::Gpu(gpu) => gpu.sm.is_some_and(|sm| sm >= NVLS_SM),
@@ -67,7 +67,7 @@ pub(super) fn network_reduces(sites: &Sites<'_>, islands: &[Placed<'_>]) -> Resu
         let mut kinds = cables.map(|link| fabric.spec(link).kind).peekable();
         let Some(first) = kinds.peek().copied() else {
             let first = island.ranks.iter().min().copied().unwrap_or_default();
-            return Err(format!("no switch joins rank {first} to the others"));
+            return Err(format!("no switch connects rank {first} to the others"));
         };
         if !kinds.any(|kind| matches!(kind, LinkKind::Network { network: Network::InfiniBand, .. })) {
             other.get_or_insert(first);

@@ -1,18 +1,18 @@
-//! Trees on a mesh: spanning trees that share no link, as many as its cuts allow.
+//! Trees on a mesh: the maximum number of spanning trees that share no link.
 //!
-//! **All-reduce.** A tree carries its share of the data up to its root, added up on the way, and back down, so it uses
-//! a link both ways, once. However the ranks are parted, a tree has a link between all k parts, k-1 of them at least: there
-//! are no more trees than links between the parts over k-1, and Nash-Williams and Tutte proved that there are as
-//! many. That is the all-reduce's bound, so trees reach it on any mesh of two-way links, regular or not, up to
-//! the fraction of a tree that is lost to rounding; for that, links are split. Rings reach it where they use every
-//! wire, with fewer and simpler steps, and are kept where they do.
+//! **All-reduce.** A tree carries its share of the data up to its root, adding on the way, and back down, so it uses each of
+//! its links once in both directions. For any partition of the ranks into k parts, a tree has at least k-1 links between
+//! parts, so there are at most (links between parts)/(k-1) trees; Nash-Williams and Tutte proved that the minimum over all
+//! partitions is reached. That is the all-reduce's bound, so trees reach it on any mesh of two-way links, except for the
+//! fraction of a tree that is lost to rounding, which splitting links reduces. Rings reach it if they use every wire, with
+//! fewer and simpler steps, and take precedence then.
 //!
-//! Found by matroid union: links are put into forests one by one; where a link closes a circle in every forest, one of
-//! that circle's links moves on to another forest, and so on until one fits.
+//! Found by matroid union: links are added to forests one by one; if a link closes a cycle in every forest, one of the
+//! cycle's links moves to another forest, and so on until one fits.
 //!
-//! **Broadcast and reduce.** Here a wire is used one way only. Edmonds proved that as many trees lead away from a root,
-//! no wire in two of them, as wires lead out of any set of ranks with the root in it. Found as Lovász did: a tree takes
-//! a wire only if enough stays for the others.
+//! **Broadcast and reduce.** These use a wire in one direction only. Edmonds proved that the maximum number of trees from a
+//! root without a shared wire is the minimum number of wires out of any set of ranks that contains the root. Found as
+//! Lovász did: a tree takes a wire only if enough remain for the others.
 //!
 //! **Papers.** Nash-Williams, "Edge-disjoint spanning trees of finite graphs", 1961; Edmonds, "Edge-disjoint
 //! branchings", 1973; Lovász, "On two minimax theorems in graph", 1976.
@@ -22,14 +22,14 @@ use weftlink_fabric::maxflow::FlowGraph;
 use super::mesh::{Mesh, Packing, Wires};
 use crate::layout::Tree;
 
-/// Trees that are looked for. Each takes a thread block of every GPU.
+/// The maximum number of trees. Each takes a thread block of every GPU.
 pub const TREES_MAX: usize = 64;
-/// Fewer trees are worth so much: links are split no further once so many thousandths of the bound are reached.
+/// Links are not split further once trees reach this share of the bound, in thousandths: fewer trees are better.
 const ENOUGH_THOUSANDTHS: u64 = 950;
 
 impl Mesh {
-    /// Spanning trees for an all-reduce: each uses its links both ways, and no link is used twice. None where the links do
-    /// not join all ranks.
+    /// Spanning trees for an all-reduce: each uses its links both ways, and no two share a link. None if the links do not
+    /// connect all ranks.
     pub fn trees(&self) -> Packing<Tree> {
         let links = self.both_ways();
         let Some((bound, _)) = links.all_reduce_bound().filter(|(bound, _)| bound.count > 0) else {
@@ -42,22 +42,22 @@ impl Mesh {
         let splits = 1..(self.ranks() as u32).max(2);
         let split = splits.min_by_key(|split| (std::cmp::Reverse(reached(*split)), *split)).unwrap_or(1);
         let found = (1..=trees(split) as usize).rev().find_map(|count| Forests::grow(&links, split, count));
-        let tree = |links: Vec<(usize, usize)>| hang(self.ranks(), &links);
+        let tree = |links: Vec<(usize, usize)>| rooted(self.ranks(), &links);
         Packing { items: found.into_iter().flatten().map(tree).collect(), split }
     }
 
-    /// What an all-reduce over trees moves per second, in wires.
+    /// The rate of an all-reduce over trees, in wires.
     pub fn all_reduce_by_trees(&self, trees: &Packing<Tree>) -> Wires {
         Wires { count: trees.items.len() as u64, parts: trees.split.into() }
     }
 
-    /// Trees that lead away from a root, for a broadcast; no wire is used twice. There are as many as the narrowest cut
-    /// below the root has wires.
+    /// Trees from a root, for a broadcast; no two share a wire. There are as many as the narrowest cut below the root has
+    /// wires.
     pub fn trees_from(&self, root: u32) -> Packing<Tree> {
         let root = root as usize;
-        let mut room = Room::of(self);
-        let count = room.least_flow(root).min(TREES_MAX as u64);
-        let items = (0..count).rev().map_while(|others| room.take_tree(root, others)).collect();
+        let mut residual = Residual::of(self);
+        let count = residual.least_flow(root).min(TREES_MAX as u64);
+        let items = (0..count).rev().map_while(|others| residual.take_tree(root, others)).collect();
         Packing { items, split: 1 }
     }
 
@@ -69,8 +69,8 @@ impl Mesh {
     }
 }
 
-/// The tree of some links, hung up by the rank that is nearest to its farthest one.
-fn hang(ranks: usize, links: &[(usize, usize)]) -> Tree {
+/// The tree of some links, rooted where it has the least depth.
+fn rooted(ranks: usize, links: &[(usize, usize)]) -> Tree {
     let from = |root: usize| {
         let mut parents = vec![None; ranks];
         let mut reached = vec![(root, 0)];
@@ -101,7 +101,7 @@ struct Forests {
 }
 
 impl Forests {
-    /// `count` spanning trees of a mesh whose links are split, each as its links; nothing if there are not so many.
+    /// `count` spanning trees of a mesh whose links are split, each as a list of links; nothing if there are fewer.
     fn grow(mesh: &Mesh, split: u32, count: usize) -> Option<Vec<Vec<(usize, usize)>>> {
         let ranks = mesh.ranks();
         let mut forests = Self { ranks, links: Vec::new(), forest_of: Vec::new(), count };
@@ -110,7 +110,7 @@ impl Forests {
             for _ in 0..mesh.wires(a, b) * split {
                 forests.links.push((a, b));
                 forests.forest_of.push(None);
-                // Where one of several parallel links does not fit, none of the rest does.
+                // If one of several parallel links does not fit, none of the rest does.
                 if !forests.insert(forests.links.len() - 1) {
                     break;
                 }
@@ -125,7 +125,7 @@ impl Forests {
         (placed == count * (ranks - 1)).then(|| (0..count).map(members).collect())
     }
 
-    /// Puts a link into some forest, moving others if need be; false if there is no way.
+    /// Adds a link to some forest, moving others if necessary; false if that is impossible.
     fn insert(&mut self, new: usize) -> bool {
         // For each link that would have to move: the link that takes its place.
         let mut replaced_by: Vec<Option<usize>> = vec![None; self.links.len()];
@@ -134,11 +134,11 @@ impl Forests {
         while let Some(&link) = queue.get(next) {
             next += 1;
             for forest in (0..self.count).filter(|forest| self.forest_of[link] != Some(*forest)) {
-                let Some(circle) = self.way(forest, self.links[link]) else {
+                let Some(cycle) = self.path(forest, self.links[link]) else {
                     self.shift(link, forest, &replaced_by);
                     return true;
                 };
-                for member in circle {
+                for member in cycle {
                     if replaced_by[member].is_none() && member != new {
                         replaced_by[member] = Some(link);
                         queue.push(member);
@@ -149,7 +149,7 @@ impl Forests {
         false
     }
 
-    /// Moves a link into a forest where it fits, and each that waited for a place into the one that became free.
+    /// Moves a link into a forest where it fits, and each link that waited for its place into the forest it left.
     fn shift(&mut self, link: usize, forest: usize, replaced_by: &[Option<usize>]) {
         let (mut link, mut forest) = (link, forest);
         while let (Some(left), Some(follower)) = (self.forest_of[link].replace(forest), replaced_by[link]) {
@@ -157,8 +157,8 @@ impl Forests {
         }
     }
 
-    /// The links of a forest that lead from one rank to another; nothing if none do.
-    fn way(&self, forest: usize, (from, to): (usize, usize)) -> Option<Vec<usize>> {
+    /// The links of a forest on the path from one rank to another; nothing if there is none.
+    fn path(&self, forest: usize, (from, to): (usize, usize)) -> Option<Vec<usize>> {
         let mut came_by: Vec<Option<usize>> = vec![None; self.ranks];
         let mut queue = vec![from];
         let mut next = 0;
@@ -173,20 +173,20 @@ impl Forests {
                 }
             }
         }
-        let mut way = Vec::new();
+        let mut path = Vec::new();
         let mut at = to;
         while at != from {
             let link = came_by[at]?;
-            way.push(link);
+            path.push(link);
             let (a, b) = self.links[link];
             at = if a == at { b } else { a };
         }
-        Some(way)
+        Some(path)
     }
 }
 
-/// Wires that no tree has taken.
-struct Room {
+/// Wires that no tree uses.
+struct Residual {
     ranks: usize,
     wires: Vec<u32>,
     flow: FlowGraph,
@@ -194,7 +194,7 @@ struct Room {
     edges: Vec<usize>,
 }
 
-impl Room {
+impl Residual {
     fn of(mesh: &Mesh) -> Self {
         let ranks = mesh.ranks();
         let mut flow = FlowGraph::new(ranks);
@@ -204,7 +204,7 @@ impl Room {
         Self { ranks, wires, flow, edges }
     }
 
-    /// How many ways lead from a root to the rank that fewest lead to, no wire on two of them.
+    /// The least maximum flow from a root to any rank.
     fn least_flow(&mut self, root: usize) -> u64 {
         (0..self.ranks)
             .filter(|rank| *rank != root)
@@ -213,7 +213,7 @@ impl Room {
             .unwrap_or(0)
     }
 
-    /// A tree away from the root that leaves enough for `others`.
+    /// Takes a tree from the root that leaves enough wires for `others`.
     fn take_tree(&mut self, root: usize, others: u64) -> Option<Tree> {
         let mut parents: Vec<Option<u32>> = vec![None; self.ranks];
         for _ in 1..self.ranks {
@@ -226,7 +226,7 @@ impl Room {
         Some(Tree { parents })
     }
 
-    /// Takes a wire if there is one and enough stays; else leaves everything as it was.
+    /// Takes a wire if there is one and enough remain; else changes nothing.
     fn try_wire(&mut self, cell: usize, root: usize, others: u64) -> bool {
         if self.wires[cell] == 0 {
             return false;

@@ -1,4 +1,4 @@
-//! Fabrics to lay ranks on: the catalog, the files in testdata, and those under `WEFT_SHARED`.
+//! Fabrics for tests: the catalog, the files in testdata, and those under `WEFT_SHARED`.
 
 // Every test that uses this module uses a part of it.
 #![allow(dead_code)]
@@ -22,7 +22,7 @@ pub(crate) fn layout(spec: &str) -> Layout {
     layout
 }
 
-/// Every rank once on every ring, in every tree and in one island.
+/// Checks that every rank is once on every ring, in every tree and in one island.
 pub(crate) fn is_sound(name: &str, fabric: &Fabric, layout: &Layout) {
     let ranks: Vec<u32> = (0..fabric.gpus().len() as u32).collect();
     let sorted = |mut ranks: Vec<u32>| {
@@ -44,10 +44,10 @@ pub(crate) fn every_fabric() -> impl Iterator<Item = (String, Fabric)> {
     catalog.chain(files.into_iter().flatten().filter_map(|file| read(&file)))
 }
 
-/// The topology files of other projects that are under `WEFT_SHARED`; says so when it is unset.
+/// The topology files of other projects under `WEFT_SHARED`; logs a skip if it is unset.
 pub(crate) fn samples() -> Vec<(String, Fabric)> {
     let Some(folder) = std::env::var_os("WEFT_SHARED") else {
-        eprintln!("skipped: WEFT_SHARED does not say where topology files are");
+        eprintln!("skipped: WEFT_SHARED is not set");
         return Vec::new();
     };
     files(&Path::new(&folder).join("samples/topology")).iter().filter_map(|file| read(file)).collect()
@@ -61,7 +61,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The fabric in a file; nothing if it is no description of one.
+/// The fabric in a file; nothing if the file does not describe one.
 fn read(file: &Path) -> Option<(String, Fabric)> {
     let name = file.file_name()?.to_string_lossy().into_owned();
     let bytes = std::fs::read(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));

@@ -1,7 +1,7 @@
-//! Helpers for tests on whole machines.
+//! Helpers for tests of whole machines.
 
 #![allow(dead_code, reason = "each test file uses some of them")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,13 +28,13 @@ pub(crate) fn count(fabric: &Fabric, stem: &str) -> usize {
     fabric.devices_where(|kind| kind.stem() == stem).count()
 }
 
-/// The links, told without the numbers of their specs.
+/// The links, without the ids of their specs.
 pub(crate) fn wires(fabric: &Fabric) -> Vec<(DeviceId, DeviceId, u32, LinkKind)> {
     let wire = |link: &Link| (link.source, link.target, link.count, fabric.spec(link).kind);
     fabric.links().iter().map(wire).collect()
 }
 
-/// Writes a recording out as a folder, links first so that files land behind them.
+/// Unpacks a recording into a folder, links first so that files are written through them.
 pub(crate) fn unpack(name: &str, text: &str) -> PathBuf {
     let root = std::env::temp_dir().join(format!("weft-probe-{name}-{}", std::process::id()));
     fs::create_dir_all(&root).unwrap();

@@ -1,18 +1,18 @@
-//! Least squares, made robust: Levenberg and Marquardt's steps on the logarithms of constants, rows weighted down the
-//! further they are off, so that the sum is about that of absolute errors. Constants are drawn to where they start.
+//! Robust least squares: Levenberg-Marquardt steps on the logarithms of the constants, with rows weighted so that the sum approximates
+//! that of absolute errors, and a prior around each constant's start.
 
 use weftlink_sim::Constants;
 use weftlink_sim::constants::{Origin, TABLE};
 
 const ITERATIONS_MAX: usize = 40;
-/// Steps of the logarithm to see how rows change.
+/// Step of the logarithm for numerical derivatives.
 const STEP: f64 = 0.01;
-/// Errors below this, in units of what is far, count squared: being closer is not worth much.
+/// Errors below this, in units of sigma, count squared.
 const CLOSE: f64 = 0.25;
-/// How many spreads away from its start a constant may end.
+/// Maximum distance of a constant from its start, in spreads.
 const SPREADS_MAX: f64 = 3.0;
 
-/// The constants with the least sum. `weights` go with what `residuals` gives.
+/// The constants with the smallest loss. `weights[i]` belongs to the i-th residual.
 pub(crate) fn fit(weights: &[f64], residuals: impl Fn(&Constants) -> Vec<f64>) -> Constants {
     let free: Vec<(usize, f64, f64)> = TABLE
         .iter()
@@ -79,7 +79,7 @@ pub(crate) fn fit(weights: &[f64], residuals: impl Fn(&Constants) -> Vec<f64>) -
             break;
         }
     }
-    // Where the library changes its mind the sum has edges that slopes do not show: look along each constant too.
+    // The loss jumps where the library changes its choice, which derivatives do not show: search along each constant, too.
     let mut reach = 0.4;
     for _ in 0..ITERATIONS_MAX {
         let before = least;
@@ -104,12 +104,12 @@ pub(crate) fn fit(weights: &[f64], residuals: impl Fn(&Constants) -> Vec<f64>) -
     at(&moves)
 }
 
-/// What an error costs: about its size, squared where it is close.
+/// Loss of an error: about its absolute value, quadratic near 0.
 fn robust(residual: f64) -> f64 {
     (residual * residual + CLOSE * CLOSE).sqrt() - CLOSE
 }
 
-/// What makes squares cost as much.
+/// Weight that makes the square of an error cost as much as [`robust`].
 fn pull(residual: f64) -> f64 {
     1.0 / (residual * residual + CLOSE * CLOSE).sqrt()
 }
@@ -137,7 +137,7 @@ fn normal(
     (matrix, gradient)
 }
 
-/// Gauss's elimination; the matrix is positive.
+/// Gaussian elimination of a positive definite matrix.
 fn solve(mut matrix: Vec<Vec<f64>>, mut right: Vec<f64>) -> Vec<f64> {
     let count = right.len();
     for pivot in 0..count {

@@ -1,17 +1,18 @@
-//! Fits the constants of the model to published measurements, and says how right it is on machines it has not seen.
+//! Fits the constants of the model to published measurements, and computes its errors on machines outside the fit.
 //!
 //! ```text
-//! cargo run -p weftlink-sim --example fit -- accuracy        how right the shipped constants are
-//! cargo run -p weftlink-sim --example fit -- fit             fits them: prints values to put in src/constants/table.rs
-//! cargo run -p weftlink-sim --example fit -- leave-one-out   fits once for each system, without it, and predicts it;
-//!                                                            writes what docs/accuracy.md and expected errors are made of
-//! cargo run -p weftlink-sim --example fit -- rows TABLE      every row of the tables whose names start so
+//! cargo run -p weftlink-sim --example fit -- accuracy        errors of the shipped constants
+//! cargo run -p weftlink-sim --example fit -- form            errors of the closed form
+//! cargo run -p weftlink-sim --example fit -- fit             fits the constants; prints values for src/constants/table.rs
+//! cargo run -p weftlink-sim --example fit -- leave-one-out   fits without each system in turn and predicts that system;
+//!                                                            writes the data of docs/accuracy.md and the expected errors
+//! cargo run -p weftlink-sim --example fit -- rows TABLE      prints every row of the tables with this prefix
 //! ```
 //!
 //! A second argument (a third after `rows`) names another file. Everything is deterministic.
 //!
-//! Predictions are executed plans. A fit asks for a million of them, so it takes the closed form times what execution made of the
-//! row with the constants before: a ratio near one, found anew after each of a few rounds.
+//! Predictions are executed plans. A fit needs a million of them, so it multiplies the closed form by the ratio of execution to closed form
+//! under the previous constants: close to one, and recomputed after each round.
 
 mod least;
 mod report;
@@ -30,16 +31,16 @@ use weftlink_sim::{Constants, Setup};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/measurements/published.csv");
 
-/// Rows of a table in a band that a fit looks at: more say nothing new.
+/// Maximum number of rows of a table and band in a fit.
 const ROWS_MAX: usize = 20;
 
-/// How often execution is asked what it makes of a fit.
+/// Number of rounds of fitting and execution.
 const ROUNDS: usize = 2;
 
-/// How far off is far, by band: what the same setup differs by between sites, and what is asked for.
+/// Scale of errors by band: the difference of the same setup between sites, and the accuracy required.
 const SIGMA: [f64; 4] = [0.2, 0.2, 0.12, 0.05];
 
-/// Systems whose names differ and whose machines do not.
+/// Prefixes of system names, and the machine they denote.
 const SAME: [(&str, &str); 17] = [
     ("AWS p5.48xlarge", "AWS p5"),
     ("AWS Batch", "AWS p5"),
@@ -60,7 +61,7 @@ const SAME: [(&str, &str); 17] = [
     ("2x RTX 2080 Ti", "2x RTX 2080 Ti"),
 ];
 
-/// The machine that a system's name stands for.
+/// The machine that a system's name denotes.
 fn machine_name(system: &str) -> &str {
     SAME.iter().find(|(start, _)| system.starts_with(start)).map_or(system, |(_, name)| name)
 }
@@ -117,12 +118,17 @@ fn run() -> Result<(), Box<dyn Error>> {
             let rows: Vec<Row> = rows.into_iter().filter(|row| row.id.starts_with(start)).collect();
             report::rows(&shipped, &rows, &execute_all(&shipped, &rows));
         }
-        _ => return Err(format!("{command:?}: known are accuracy, form, fit, leave-one-out and rows").into()),
+        _ => {
+            return Err(format!(
+                "unknown command {command:?}; use accuracy, form, fit, leave-one-out or rows"
+            )
+            .into());
+        }
     }
     Ok(())
 }
 
-/// What the closed form says of each row.
+/// Time of each row by the closed form.
 fn predict_all(constants: &Constants, rows: &[Row]) -> Vec<f64> {
     let mut last: Option<(&Setup, Machine)> = None;
     let predicted = rows.iter().map(|row| {
@@ -137,7 +143,7 @@ fn predict_all(constants: &Constants, rows: &[Row]) -> Vec<f64> {
         .collect()
 }
 
-/// What executing each row says.
+/// Time of each row by execution.
 fn execute_all(constants: &Constants, rows: &[Row]) -> Vec<f64> {
     let groups = accuracy::by_setup(rows);
     let mut times = vec![f64::NAN; rows.len()];
@@ -153,7 +159,7 @@ fn execute_all(constants: &Constants, rows: &[Row]) -> Vec<f64> {
     times
 }
 
-/// Does something for each, in as many threads as there are cores.
+/// Calls `each` for every item, on as many threads as cores.
 fn in_parallel<T: Sync, R: Send>(all: &[T], each: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::new());
@@ -170,18 +176,18 @@ fn in_parallel<T: Sync, R: Send>(all: &[T], each: impl Fn(&T) -> R + Sync) -> Ve
             });
         }
     });
-    let mut done = done.into_inner().expect("all threads have ended well");
+    let mut done = done.into_inner().expect("no thread panicked");
     done.sort_by_key(|(index, _)| *index);
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// What execution makes of each row, as a part of what the closed form says.
+/// Ratio of execution to closed form of each row.
 fn ratios(constants: &Constants, rows: &[Row]) -> Vec<f64> {
     let forms = predict_all(constants, rows);
     execute_all(constants, rows).into_iter().zip(forms).map(|(executed, form)| executed / form).collect()
 }
 
-/// Fits all constants that may be fitted, on all rows but those of one system.
+/// Fits the free constants on all rows but those of one system.
 fn fit(rows: &[Row], ratios: &[f64], without: Option<&str>) -> Constants {
     let chosen = thin(rows, without);
     let ratios: Vec<f64> = chosen.iter().map(|index| ratios[*index]).collect();
@@ -212,7 +218,7 @@ fn thin(rows: &[Row], without: Option<&str>) -> Vec<usize> {
     chosen
 }
 
-/// What each row counts: a system's tables in a band count as the root of their number, and rows of a table share.
+/// Weight of each row: a system's tables in a band weigh as the square root of their number, and the rows of a table share its weight.
 fn weigh(rows: &[Row]) -> Vec<f64> {
     let mut table_rows: BTreeMap<(&str, usize), f64> = BTreeMap::new();
     for row in rows {
@@ -231,7 +237,7 @@ fn weigh(rows: &[Row]) -> Vec<f64> {
         .collect()
 }
 
-/// Each row as constants predict it, by execution, that were fitted without its system.
+/// Time of each row by execution, with constants fitted without its system.
 fn leave_one_out(rows: &[Row], ratios: &[f64]) -> Vec<f64> {
     let mut systems: Vec<&str> = rows.iter().map(|row| machine_name(&row.system)).collect();
     systems.sort_unstable();

@@ -1,4 +1,4 @@
-//! What is printed.
+//! Prints and writes results.
 
 use weftlink_sim::Constants;
 use weftlink_sim::accuracy::{BANDS, Class, TableError, error, summary};
@@ -6,9 +6,9 @@ use weftlink_sim::constants::{COUNT, Origin, TABLE, fingerprint};
 use weftlink_sim::library::predict;
 use weftlink_sim::published::Row;
 
-/// Errors by band and class, then the worst tables of each band.
+/// Prints errors by band and class, then the worst tables of each band.
 pub(crate) fn errors(tables: &[TableError], worst: usize) {
-    println!("median (90th percentile) of tables' errors in percent; {COUNT} constants");
+    println!("errors in percent, median (90th percentile) over tables; {COUNT} constants");
     print!("{:16}", "");
     for (name, _) in BANDS {
         print!("{name:>20}");
@@ -32,7 +32,7 @@ pub(crate) fn errors(tables: &[TableError], worst: usize) {
     }
 }
 
-/// Writes the errors of all tables, and the expected errors that are shipped.
+/// Writes the errors of all tables and the shipped expected errors.
 pub(crate) fn write(in_sample: &[TableError], left_out: &[TableError]) -> std::io::Result<()> {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/");
     let mut lines =
@@ -53,9 +53,9 @@ pub(crate) fn write(in_sample: &[TableError], left_out: &[TableError]) -> std::i
     }
     std::fs::write(format!("{root}../../testdata/measurements/errors.csv"), lines)?;
     let mut table = format!(
-        "/// The constants that these errors are of; see [`crate::constants::fingerprint`].\n\
-         pub const FITTED: u64 = {:#018x};\n\n\
-         /// All machines, then [`Class::ALL`]; of each, [`BANDS`].\n\
+        "/// Fingerprint of the constants that these errors belong to; see [`crate::constants::fingerprint`].\n\
+         pub const FINGERPRINT: u64 = {:#018x};\n\n\
+         /// Rows: all machines, then [`Class::ALL`]. Columns: [`BANDS`].\n\
          const LEFT_OUT: [[Summary; 4]; 6] = [\n",
         fingerprint()
     );
@@ -70,7 +70,7 @@ pub(crate) fn write(in_sample: &[TableError], left_out: &[TableError]) -> std::i
     std::fs::write(format!("{root}src/accuracy/table.rs"), table)
 }
 
-/// Constants with how far they went.
+/// Prints the constants and how far each moved from its start.
 pub(crate) fn constants(fitted: &Constants) {
     for (index, constant) in TABLE.iter().enumerate() {
         if let Origin::Fitted { start, spread } = constant.origin {
@@ -86,7 +86,7 @@ pub(crate) fn constants(fitted: &Constants) {
     }
 }
 
-/// Rows with what was executed and chosen.
+/// Prints rows with the executed time, the library's choice and its estimate.
 pub(crate) fn rows(constants: &Constants, rows: &[Row], executed: &[f64]) {
     for (row, time) in rows.iter().zip(executed) {
         let Some(found) = predict(constants, &row.setup, row.operation, row.bytes) else { continue };

@@ -1,4 +1,4 @@
-//! What error to expect of a prediction: that of machines whose measurements were left out when the constants were fitted.
+//! The expected error of a prediction: the error on machines whose measurements were left out of the fit.
 
 use super::{BANDS, Class, Summary};
 
@@ -8,8 +8,8 @@ const fn of(tables: usize, median: f64, ninetieth: f64) -> Summary {
 
 include!("table.rs");
 
-/// The error to expect in one of [`BANDS`] on a kind of machine, or over all kinds; the last band for whatever is above. Where there are few
-/// tables it is itself not known well: how many there were is told.
+/// The expected error in one of [`BANDS`] for a class of machines, or over all classes. A `band` past the last counts as the last. With
+/// few tables ([`Summary::tables`]) the expectation itself is uncertain.
 pub fn expected(class: Option<Class>, band: usize) -> Summary {
     let row =
         class.map_or(0, |class| 1 + Class::ALL.iter().position(|other| *other == class).unwrap_or_default());

@@ -1,15 +1,15 @@
-//! Rows of measurements, executed.
+//! Executes rows of measurements.
 
 use rustc_hash::FxHashMap;
 
 use crate::constants::Constants;
-use crate::execute::{ExecuteError, Site};
+use crate::execute::{ExecuteError, Runner};
 use crate::library::predict;
 use crate::published::Row;
 use crate::setup::{Operation, Setup};
 
-/// Executes every row; those of one setup share its fabric, and a call that is asked for twice is executed once. `progress` is told
-/// how many rows are done.
+/// Executes every row. Rows of one setup share its fabric, and a repeated call is executed once. Calls `progress` with the number of
+/// finished rows.
 pub fn execute_rows(
     constants: &Constants,
     rows: &[Row],
@@ -27,8 +27,8 @@ pub fn execute_rows(
     times.into_iter().flatten().collect()
 }
 
-/// Microseconds of every row, as executed. Files may name what a library would refuse: a row that cannot be executed has what the
-/// closed form says, and one that the library was told an impossible algorithm for, what it would choose itself.
+/// Predicted microseconds of every row. A row that cannot be executed gets the time of the closed form; a row whose forced algorithm is
+/// impossible gets the time of the library's own choice.
 pub fn predict_rows(constants: &Constants, rows: &[Row], progress: &mut dyn FnMut(usize)) -> Vec<f64> {
     let executed = execute_rows(constants, rows, progress);
     let predicted = executed.into_iter().zip(rows).map(|(time, row)| {
@@ -43,11 +43,11 @@ pub fn predict_rows(constants: &Constants, rows: &[Row], progress: &mut dyn FnMu
     predicted.collect()
 }
 
-/// Rows by their setup, in the order of the first of each: what one thread does well to take at a time.
+/// Indices of rows grouped by setup, in order of first appearance: units of work for threads.
 pub fn by_setup(rows: &[Row]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for (index, row) in rows.iter().enumerate() {
-        // Rows of a table follow one another: the last group is looked at first.
+        // Rows of a table are adjacent: search from the last group.
         match groups.iter_mut().rev().find(|group| rows[group[0]].setup == row.setup) {
             Some(group) => group.push(index),
             None => groups.push(vec![index]),
@@ -56,11 +56,11 @@ pub fn by_setup(rows: &[Row]) -> Vec<Vec<usize>> {
     groups
 }
 
-/// The rows of one setup.
+/// Executes the rows of one setup.
 fn execute(constants: &Constants, rows: &[Row], group: &[usize]) -> Vec<Result<f64, ExecuteError>> {
     let Some(first) = group.first() else { return Vec::new() };
-    let site = match Site::new(constants, &rows[*first].setup) {
-        Ok(site) => site,
+    let runner = match Runner::new(constants, &rows[*first].setup) {
+        Ok(runner) => runner,
         Err(error) => return vec![Err(error); group.len()],
     };
     let mut calls: Vec<(Operation, u64)> = Vec::new();
@@ -75,7 +75,7 @@ fn execute(constants: &Constants, rows: &[Row], group: &[usize]) -> Vec<Result<f
             })
         })
         .collect();
-    let done: Vec<Result<f64, ExecuteError>> = site
+    let done: Vec<Result<f64, ExecuteError>> = runner
         .execute_each(&calls)
         .into_iter()
         .map(|done| done.map(|execution| execution.time.0 as f64 / 1e6))

@@ -1,7 +1,7 @@
-/// The constants that these errors are of; see [`crate::constants::fingerprint`].
-pub const FITTED: u64 = 0x2f226ea90c7dc699;
+/// Fingerprint of the constants that these errors belong to; see [`crate::constants::fingerprint`].
+pub const FINGERPRINT: u64 = 0x2f226ea90c7dc699;
 
-/// All machines, then [`Class::ALL`]; of each, [`BANDS`].
+/// Rows: all machines, then [`Class::ALL`]. Columns: [`BANDS`].
 const LEFT_OUT: [[Summary; 4]; 6] = [
     [of(80, 0.156, 0.507), of(77, 0.171, 0.510), of(98, 0.118, 0.306), of(196, 0.032, 0.142)],
     [of(15, 0.085, 0.217), of(15, 0.073, 0.183), of(20, 0.112, 0.260), of(55, 0.025, 0.086)],

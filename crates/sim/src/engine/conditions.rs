@@ -1,7 +1,7 @@
-//! What is not as it should be during a run: links that are slow, missing or flap, GPUs that are throttled, steps that are late.
+//! Disturbances during a run: slow, missing or flapping links, throttled GPUs, delayed steps.
 //!
-//! A plan that is run by its classes suffers everywhere what one of a class suffers: whatever waits for a class waits for its slowest.
-//! A link that is missing changes the ways of one rank and not of its like, so such plans are run whole.
+//! A plan run by classes applies a disturbance of one rank to its whole class: waiting for a class means waiting for its slowest rank. A
+//! missing link changes the routes of one rank but not of its class, so such plans are run whole.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use weftlink_fabric::{DeviceId, Fabric, Link};
@@ -9,83 +9,83 @@ use weftlink_plan::cost::Picoseconds;
 
 use super::SimError;
 
-/// What a run goes through; nothing by default.
+/// The disturbances of a run; none by default.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Conditions {
-    /// All of it, at the same time.
+    /// All disturbances, at the same time.
     pub disturbances: Vec<Disturbance>,
 }
 
-/// One thing that is not as it should be.
+/// A disturbance.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Disturbance {
-    /// The links between two devices, both ways, carry this part of what they would: 1 is all of it. Of nothing, they are missing, and
-    /// ways are found around them.
+    /// The links between two devices, in both directions, run at a fraction of their rate. At 0 the links are missing, and routes avoid
+    /// them.
     Slow {
         /// The devices.
         link: (DeviceId, DeviceId),
         /// From 0 to 1.
-        part: f64,
+        fraction: f64,
     },
-    /// The links between two devices, both ways, carry nothing at the start of each period.
+    /// The links between two devices, in both directions, are down at the start of each period.
     Flapping {
         /// The devices.
         link: (DeviceId, DeviceId),
-        /// From one fall to the next, the first at the start of time.
+        /// Time from one outage to the next; the first is at time 0.
         period: Picoseconds,
-        /// How long they are down each time.
+        /// Duration of each outage.
         down: Picoseconds,
     },
-    /// What a GPU's lanes move gets a part of what the links would carry for it alone, and its copies are as much slower.
+    /// A GPU's transfers and copies run at a fraction of the rate that they would have alone.
     Throttled {
         /// Its number in the fabric.
         gpu: u32,
         /// Above 0, up to 1.
-        part: f64,
+        fraction: f64,
     },
-    /// A step begins later than it could.
+    /// A step begins late.
     Delayed {
-        /// The job, by its place in the list.
+        /// Index of the job.
         job: usize,
         /// The rank in that job.
         rank: u32,
         /// The lane of that rank.
         lane: u32,
-        /// Which of the lane's steps, counted from 0 over all tiles.
+        /// Index of the step in its lane, over all tiles.
         step: u64,
-        /// By so much.
+        /// Delay.
         by: Picoseconds,
     },
 }
 
-/// The smallest part that is not nothing.
-const PART_MIN: f64 = 1e-6;
-/// The shortest period of a link that flaps: a microsecond. Each change is a moment of its own, so periods bound what a run costs.
+/// The smallest fraction above 0.
+const FRACTION_MIN: f64 = 1e-6;
+/// The shortest period of a flapping link. Each change is an event, so the period limits the cost of a run.
 const PERIOD_MIN: Picoseconds = Picoseconds(1_000_000);
 
 impl Conditions {
-    /// Nothing but this.
+    /// A single disturbance.
     pub fn only(disturbance: Disturbance) -> Self {
         Self { disturbances: vec![disturbance] }
     }
 
-    /// Whether everything is as it should be.
-    pub fn are_none(&self) -> bool {
+    /// Whether there are no disturbances.
+    pub fn is_empty(&self) -> bool {
         self.disturbances.is_empty()
     }
 
-    /// The links that are not there.
-    pub fn missing(&self) -> Vec<(DeviceId, DeviceId)> {
+    /// The missing links.
+    pub fn missing_links(&self) -> Vec<(DeviceId, DeviceId)> {
         let missing = |disturbance: &Disturbance| match *disturbance {
-            Disturbance::Slow { link, part: 0.0 } => Some(link),
+            Disturbance::Slow { link, fraction: 0.0 } => Some(link),
             _ => None,
         };
         self.disturbances.iter().filter_map(missing).collect()
     }
 
-    /// Checks that what is disturbed is there, and that numbers mean something.
+    /// Checks that the disturbed devices exist and that numbers are in range.
     pub(super) fn check(&self, fabric: &Fabric) -> Result<(), SimError> {
-        let is_part = |part: f64| (PART_MIN..=1.0).contains(&part);
+        let is_fraction = |fraction: f64| (FRACTION_MIN..=1.0).contains(&fraction);
         let linked = |(a, b): (DeviceId, DeviceId)| {
             let known = a.index() < fabric.devices().len() && b.index() < fabric.devices().len();
             let joined = known && fabric.links_from(a).iter().any(|link| link.target == b);
@@ -94,34 +94,36 @@ impl Conditions {
                 false => format!("device {}", id.0),
             };
             joined.then_some(()).ok_or_else(|| {
-                format!("no link joins {} to {}: name two devices that are joined", name(a), name(b))
+                format!("no link connects {} to {}: name two adjacent devices", name(a), name(b))
             })
         };
         let gpus = fabric.gpus().len();
         let check = |disturbance: &Disturbance| match *disturbance {
-            Disturbance::Slow { link, part } if is_part(part) || part == 0.0 => linked(link),
-            Disturbance::Slow { part, .. } => Err(not_a_part("link", part)),
+            Disturbance::Slow { link, fraction } if is_fraction(fraction) || fraction == 0.0 => linked(link),
+            Disturbance::Slow { fraction, .. } => Err(not_a_fraction("link", fraction)),
             Disturbance::Flapping { link, period, down } => match () {
-                () if period < PERIOD_MIN => Err(format!(
-                    "a link that flaps every {period} is not simulated: its period is at least {PERIOD_MIN}"
-                )),
-                () if down >= period => {
-                    Err(format!("a link that is down for {down} of every {period} is missing: say so"))
+                () if period < PERIOD_MIN => {
+                    Err(format!("a link cannot flap every {period}: use a period of at least {PERIOD_MIN}"))
                 }
+                () if down >= period => Err(format!(
+                    "a link that is down for {down} of every {period} is always down: declare it missing"
+                )),
                 () => linked(link),
             },
             Disturbance::Throttled { gpu, .. } if gpu as usize >= gpus => {
-                Err(format!("there is no GPU {gpu} to throttle: the fabric has {gpus}, counted from 0"))
+                Err(format!("no GPU {gpu} to throttle: the fabric has {gpus}, counted from 0"))
             }
-            Disturbance::Throttled { part, .. } if !is_part(part) => Err(not_a_part("GPU", part)),
+            Disturbance::Throttled { fraction, .. } if !is_fraction(fraction) => {
+                Err(not_a_fraction("GPU", fraction))
+            }
             Disturbance::Throttled { .. } | Disturbance::Delayed { .. } => Ok(()),
         };
         self.disturbances.iter().try_for_each(check).map_err(SimError::Conditions)?;
-        self.flap_once(fabric)
+        self.check_flaps(fabric)
     }
 
-    /// Checks that no link comes and goes in two ways at once.
-    fn flap_once(&self, fabric: &Fabric) -> Result<(), SimError> {
+    /// Checks that no link flaps with two periods.
+    fn check_flaps(&self, fabric: &Fabric) -> Result<(), SimError> {
         let mut seen = FxHashSet::default();
         for disturbance in &self.disturbances {
             if let Disturbance::Flapping { link: (a, b), .. } = *disturbance
@@ -129,7 +131,7 @@ impl Conditions {
             {
                 let [a, b] = [a, b].map(|id| fabric.device_name(id));
                 return Err(SimError::Conditions(format!(
-                    "the link of {a} to {b} flaps in two ways: say one"
+                    "the link between {a} and {b} is given two flaps: keep one"
                 )));
             }
         }
@@ -137,23 +139,23 @@ impl Conditions {
     }
 }
 
-fn not_a_part(what: &str, part: f64) -> String {
-    format!("a {what} at {part} of its rate is not simulated: say a part from {PART_MIN} to 1")
+fn not_a_fraction(what: &str, fraction: f64) -> String {
+    format!("a {what} cannot run at {fraction} of its rate: use a fraction from {FRACTION_MIN} to 1")
 }
 
-/// The conditions as a run looks them up.
+/// The conditions, indexed for lookup.
 #[derive(Default)]
 pub(super) struct Disturbed {
-    /// What links carry of what they would, both ways.
-    parts: FxHashMap<(DeviceId, DeviceId), f64>,
-    /// Links that flap, both ways: the flap's number.
+    /// Fraction of the rate of slow links, in both directions.
+    fractions: FxHashMap<(DeviceId, DeviceId), f64>,
+    /// Flapping links, in both directions, with the index of the flap.
     pub(super) flapping: FxHashMap<(DeviceId, DeviceId), usize>,
     pub(super) flaps: Vec<Flap>,
-    /// What GPUs get of what they would.
+    /// Fraction of the rate of throttled GPUs.
     pub(super) throttled: FxHashMap<u32, f64>,
 }
 
-/// A link that comes and goes.
+/// A periodic outage.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flap {
     period: u64,
@@ -162,12 +164,12 @@ pub(super) struct Flap {
 }
 
 impl Flap {
-    /// Whether it is down at a time.
+    /// Whether the link is down at a time.
     pub(super) fn is_down_at(&self, time: u64) -> bool {
         time % self.period < self.down
     }
 
-    /// When it next changes after a time.
+    /// The time of the next change after a time.
     pub(super) fn changes_after(&self, time: u64) -> u64 {
         let phase = time % self.period;
         let next = if phase < self.down { self.down } else { self.period };
@@ -176,18 +178,18 @@ impl Flap {
 }
 
 impl Disturbed {
-    /// What a link carries of what it would.
-    pub(super) fn part(&self, link: &Link) -> f64 {
-        self.parts.get(&(link.source, link.target)).copied().unwrap_or(1.0)
+    /// The fraction of its rate at which a link runs.
+    pub(super) fn fraction(&self, link: &Link) -> f64 {
+        self.fractions.get(&(link.source, link.target)).copied().unwrap_or(1.0)
     }
 
-    pub(super) fn by(conditions: &Conditions) -> Self {
+    pub(super) fn new(conditions: &Conditions) -> Self {
         let mut disturbed = Self::default();
         for disturbance in &conditions.disturbances {
             match *disturbance {
-                Disturbance::Slow { link: (a, b), part } => {
+                Disturbance::Slow { link: (a, b), fraction } => {
                     for pair in [(a, b), (b, a)] {
-                        *disturbed.parts.entry(pair).or_insert(1.0) *= part;
+                        *disturbed.fractions.entry(pair).or_insert(1.0) *= fraction;
                     }
                 }
                 Disturbance::Flapping { link: (a, b), period, down } if down.0 > 0 => {
@@ -196,8 +198,8 @@ impl Disturbed {
                     disturbed.flapping.insert((a, b), number);
                     disturbed.flapping.insert((b, a), number);
                 }
-                Disturbance::Throttled { gpu, part } => {
-                    *disturbed.throttled.entry(gpu).or_insert(1.0) *= part;
+                Disturbance::Throttled { gpu, fraction } => {
+                    *disturbed.throttled.entry(gpu).or_insert(1.0) *= fraction;
                 }
                 Disturbance::Flapping { .. } | Disturbance::Delayed { .. } => {}
             }

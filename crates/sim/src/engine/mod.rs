@@ -1,12 +1,12 @@
-//! The engine: a plan's one interpreter, in virtual time.
+//! The engine: interprets plans in virtual time.
 //!
-//! A lane takes its next step when what the step needs is there: messages, counters, free slots, each a hop after it left where it
-//! came from. The step's data then flows over the links of its way, at a rate that is [shared](share) with every other transfer under
-//! way, and the step is over when all of it has passed. Nothing else takes time but what [`Charges`] says.
+//! A lane begins its next step when the step's dependencies are met: messages, counters and free slots, each visible one hop after it was
+//! produced. The step's data then flows over the links of its route, at a rate [shared](share) with all other active transfers, and the
+//! step ends when all of it has arrived. All other times come from the [`CostModel`].
 //!
-//! Run by [classes](weftlink_plan::classes), the ranks that stand for others are the only ones there are; see [`wires`].
+//! A plan run by [classes](weftlink_plan::classes) simulates one representative rank of each class; see [`wires`].
 //!
-//! Several jobs share the links of one fabric. [`Conditions`] say what is not as it should be, and [`Spans`] keep what happened when.
+//! Several jobs may share the links of one fabric. [`Conditions`] describe disturbances, and [`Spans`] record the steps of a run.
 
 mod conditions;
 mod routes;
@@ -16,11 +16,10 @@ mod steady;
 mod timeline;
 pub mod wires;
 
-use rustc_hash::FxHashSet;
 use weftlink_fabric::{LinkKind, Paths};
+use weftlink_plan::Partial;
 use weftlink_plan::cost::Picoseconds;
-use weftlink_plan::plan::{Input, Output, Protocol};
-use weftlink_plan::{Partial, Recipe};
+use weftlink_plan::plan::Protocol;
 
 #[cfg(test)]
 mod tests;
@@ -28,37 +27,36 @@ mod tests;
 pub use conditions::{Conditions, Disturbance};
 pub use spans::{Span, Spans};
 use timeline::Timeline;
-use wires::{Apart, Resource, Wire};
+use wires::{Resource, Unreachable, Wire};
 
-/// What things take, as a library and its hardware have it.
-pub trait Charges {
-    /// Until the first step of a call can begin, on every rank.
+/// The costs of a library on its hardware.
+pub trait CostModel {
+    /// Time from the call to the first step, on every rank.
     fn launch(&self) -> Picoseconds;
-    /// From the end of a transfer until the other side sees it. Without a protocol: a counter that is waited for.
+    /// Time from the end of a transfer until the receiver sees it. Without a protocol, the transfer is a counter.
     fn hop(&self, wire: &Wire, protocol: Option<Protocol>, sent: Sent) -> Picoseconds;
-    /// Bytes per second that a lane's transfers are limited to, whatever the links.
+    /// Maximum rate of a lane's transfers, in bytes per second, independent of the links.
     fn lane(&self, wire: &Wire, protocol: Option<Protocol>) -> f64;
-    /// Bytes on the wire for so many of data.
+    /// Bytes on the wire for `bytes` of data.
     fn on_the_wire(&self, wire: &Wire, protocol: Option<Protocol>, bytes: f64) -> f64;
-    /// Bytes per second that transfers get of a link of so many.
+    /// Achievable rate of a link, in bytes per second, given its nominal rate.
     fn capacity(&self, kind: LinkKind, bytes_per_second: f64) -> f64;
-    /// Which part of a link's capacity sums and multicasts of switches get.
-    fn multicast(&self, kind: LinkKind) -> f64;
+    /// Fraction of a link's capacity that in-switch reductions and multicasts get.
+    fn multicast(&self) -> f64;
     /// Bytes per second of a copy within a rank's memory.
     fn copy(&self) -> f64;
 }
 
-/// Links as fast as the fabric says, whatever the protocol, and the same time for every hop: for those who ask about a plan and not about a
-/// library.
+/// Nominal link rates and a constant hop latency, for questions about a plan rather than a library.
 #[derive(Clone, Copy, Debug)]
 pub struct Nominal {
-    /// Until the first step can begin.
+    /// Time from the call to the first step.
     pub launch: Picoseconds,
-    /// A hop.
+    /// Hop latency.
     pub hop: Picoseconds,
 }
 
-impl Charges for Nominal {
+impl CostModel for Nominal {
     fn launch(&self) -> Picoseconds {
         self.launch
     }
@@ -74,7 +72,7 @@ impl Charges for Nominal {
     fn capacity(&self, _kind: LinkKind, bytes_per_second: f64) -> f64 {
         bytes_per_second
     }
-    fn multicast(&self, _kind: LinkKind) -> f64 {
+    fn multicast(&self) -> f64 {
         1.0
     }
     fn copy(&self) -> f64 {
@@ -82,204 +80,140 @@ impl Charges for Nominal {
     }
 }
 
-/// What a hop brings.
+/// The transfer that a hop completes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sent {
     /// Bytes of data.
     pub bytes: f64,
-    /// What its transfer took.
+    /// Duration of the transfer.
     pub time: Picoseconds,
 }
 
-/// How much is moved, in how many parts.
+/// The size of a call and its number of tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// Bytes of the call: of the larger of a rank's input and output.
+    /// Size of the call: the larger of a rank's input and output.
     pub bytes: u64,
-    /// Tiles that follow one another through the plan.
+    /// Number of tiles that are pipelined through the plan.
     pub tiles: u32,
 }
 
-/// A collective that some of a fabric's GPUs make.
+/// A collective on some of a fabric's GPUs.
 #[derive(Clone, Copy)]
 pub struct Job<'a> {
-    /// What they do.
+    /// The plan.
     pub plan: &'a Partial,
-    /// The number of each rank's GPU in the fabric; all GPUs in order if nothing.
+    /// The number of each rank's GPU in the fabric; `None` is all GPUs in order.
     pub gpus: Option<&'a [u32]>,
-    /// How much is moved.
+    /// Size and tiles of the call.
     pub load: Load,
-    /// What things take.
-    pub charges: &'a dyn Charges,
-    /// When the call is made.
+    /// The cost model.
+    pub costs: &'a dyn CostModel,
+    /// Time of the call.
     pub start: Picoseconds,
 }
 
-/// How a plan was run.
+/// How a plan was simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Every rank took its steps.
+    /// Every rank was simulated.
     Whole,
-    /// Some ranks stood for all; what one of a class suffered, all of it did.
+    /// One rank of each class was simulated; a disturbance of one rank affects its whole class.
     Classes,
-    /// By classes, under conditions that not all of a class suffer, of a plan whose ranks meet so many others that this matters: whoever
-    /// is late meets others on the links than it would. All its steps were too many to take.
-    Roughly,
 }
 
-/// What a run showed.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// From the call until its last rank is done.
+    /// Time from the call until its last rank is done.
     pub time: Picoseconds,
-    /// What there was to pass, and what this job moved there.
+    /// The links, with the bytes that this job moved over each.
     pub resources: Vec<Resource>,
-    /// Steps taken.
+    /// Number of simulated steps.
     pub steps: u64,
-    /// How it was run.
+    /// How the plan was simulated.
     pub mode: Mode,
 }
 
-/// A plan cannot be run on a fabric.
+/// Why a plan cannot be simulated on a fabric.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SimError {
-    /// Ranks that nothing joins.
+    /// No path connects two ranks.
     #[error(transparent)]
-    Apart(#[from] Apart),
-    /// It waits for ever. Plans that were proved do not.
-    #[error("the plan waits for ever after {steps} steps; prove it with `weft plan verify`")]
-    Stuck {
-        /// Steps that it took.
+    Unreachable(#[from] Unreachable),
+    /// The plan deadlocks. Verified plans do not.
+    #[error("the plan deadlocks after {steps} steps; check it with `weft plan verify`")]
+    Deadlock {
+        /// Steps before the deadlock.
         steps: u64,
     },
-    /// Conditions that mean nothing there, and what to say instead.
+    /// Invalid conditions.
     #[error("{0}")]
     Conditions(String),
-    /// Jobs that do not fit the fabric or one another, and what to do.
+    /// Jobs that do not fit the fabric or each other.
     #[error("{0}")]
     Jobs(String),
-    /// More steps than a run can take.
+    /// The run has too many steps.
     #[error(
-        "the run would take {steps} steps, and {STEPS_MAX} at most are simulated: fewer ranks or tiles, or a plan with classes"
+        "the run has {steps} steps; the limit is {STEPS_MAX}: use fewer ranks or tiles, or a plan with classes"
     )]
     TooLong {
-        /// Steps that it would take.
+        /// Number of steps.
         steps: u64,
     },
 }
 
-/// Steps of a run: what fits into a few gigabytes.
+/// Maximum number of steps of a run: a few gigabytes of memory.
 pub const STEPS_MAX: u64 = 1 << 27;
-/// Steps that are all taken where conditions make ranks of a class unlike one another: some seconds.
-const WHOLE_STEPS_MAX: u64 = 1 << 22;
-/// Ranks beyond its own island that a rank of rings and trees has to do with, on all its lanes.
-const PEERS_MAX: usize = 64;
 
-/// Runs a plan whose ranks are the fabric's GPUs in order. Of many tiles, as many are run as show what each further one takes.
+/// Runs a plan whose ranks are the fabric's GPUs in order. Of many tiles, it simulates only as many as a steady state needs.
 pub fn run(
     plan: &Partial,
     paths: &Paths<'_>,
     load: Load,
-    charges: &dyn Charges,
+    costs: &dyn CostModel,
 ) -> Result<Outcome, SimError> {
-    run_with(plan, paths, load, charges, &Conditions::default())
+    run_with(plan, paths, load, costs, &Conditions::default())
 }
 
-/// The same under conditions. Run by classes, all of a class suffers what one of it does.
+/// The same under conditions. A plan run by classes applies a disturbance of one rank to its whole class.
 pub fn run_with(
     plan: &Partial,
     paths: &Paths<'_>,
     load: Load,
-    charges: &dyn Charges,
+    costs: &dyn CostModel,
     conditions: &Conditions,
 ) -> Result<Outcome, SimError> {
-    let job = Job { plan, gpus: None, load, charges, start: Picoseconds(0) };
-    if conditions.are_none()
+    let job = Job { plan, gpus: None, load, costs, start: Picoseconds(0) };
+    if conditions.is_empty()
         && let Some(outcome) = steady::run(&job, paths)?
     {
         return Ok(outcome);
     }
     let outcomes = run_jobs(&[job], paths, conditions)?;
-    outcomes.into_iter().next().ok_or(SimError::Stuck { steps: 0 })
+    outcomes.into_iter().next().ok_or(SimError::Deadlock { steps: 0 })
 }
 
-/// Runs a recipe by classes that keep a rank's number within each `multiple`, or whole if conditions make ranks of a class unlike one another
-/// and it does not take long. [`Outcome::mode`] tells.
-pub fn run_recipe(
-    recipe: &Recipe<'_>,
-    multiple: u32,
-    paths: &Paths<'_>,
-    load: Load,
-    charges: &dyn Charges,
-    conditions: &Conditions,
-) -> Result<Outcome, SimError> {
-    let plan = recipe.partial(multiple);
-    if conditions.are_none() || plan.classes().are_trivial() {
-        return run_with(&plan, paths, load, charges, conditions);
-    }
-    let ranks = plan.well_formed().ranks;
-    let alike = plan.classes().representatives().len().max(1) as u64;
-    let steps = steps(&plan, load).saturating_mul(ranks.into()) / alike;
-    let must_be_whole = !conditions.missing().is_empty();
-    if steps <= if must_be_whole { STEPS_MAX } else { WHOLE_STEPS_MAX } {
-        return run_with(&recipe.partial(ranks), paths, load, charges, conditions);
-    }
-    if must_be_whole {
-        return Err(SimError::TooLong { steps });
-    }
-    let outcome = run_with(&plan, paths, load, charges, conditions)?;
-    let mode = if meets_many(&plan, multiple) { Mode::Roughly } else { outcome.mode };
-    Ok(Outcome { mode, ..outcome })
-}
-
-/// Whether the ranks of a plan have to do with many others beyond each `multiple`: more than rings and trees have.
-fn meets_many(plan: &Partial, multiple: u32) -> bool {
-    let Some(&rank) = plan.classes().representatives().first() else { return false };
-    let lanes = &plan.well_formed().plan().programs[rank as usize].lanes;
-    let mut peers = FxHashSet::default();
-    for step in lanes.iter().flat_map(|lane| lane.steps()) {
-        let from = step.inputs.iter().filter_map(|input| match input {
-            Input::Received { from } => Some(from),
-            Input::Peer(remote) => Some(&remote.rank),
-            Input::Local(_) | Input::Switch(_) => None,
-        });
-        let to = step.outputs.iter().filter_map(|output| match output {
-            Output::Sent { to } => Some(to),
-            Output::Peer(remote) => Some(&remote.rank),
-            Output::Local(_) | Output::Multicast(_) => None,
-        });
-        for peer in from.chain(to) {
-            // One that depends on a loop goes around all of them.
-            let goes_around = peer.by.iter().any(|by| *by != 0);
-            let Some(peer) = peer.at(&[]).filter(|_| !goes_around) else { return true };
-            if peer / multiple != rank / multiple {
-                peers.insert(peer);
-            }
-        }
-    }
-    peers.len() > PEERS_MAX
-}
-
-/// Runs jobs side by side, which share the links max-min fairly, and tells what each of them saw. Plans are run by their classes if
-/// all jobs have the same, over all GPUs in order; else they must be whole.
+/// Runs jobs concurrently, sharing the links max-min fairly, and returns the outcome of each. Plans run by classes must have the same
+/// classes in all jobs and cover all GPUs in order; other plans must be whole.
 pub fn run_jobs(
     jobs: &[Job<'_>],
     paths: &Paths<'_>,
     conditions: &Conditions,
 ) -> Result<Vec<Outcome>, SimError> {
-    run_watched(jobs, paths, conditions, None)
+    run_traced(jobs, paths, conditions, None)
 }
 
-/// The same, and keeps steps as there is room for them.
-pub fn run_watched(
+/// The same, and records steps in `spans` up to its capacity.
+pub fn run_traced(
     jobs: &[Job<'_>],
     paths: &Paths<'_>,
     conditions: &Conditions,
     spans: Option<&mut Spans>,
 ) -> Result<Vec<Outcome>, SimError> {
     conditions.check(paths.fabric())?;
-    let missing = conditions.missing();
+    let missing = conditions.missing_links();
     jobs_fit(jobs, paths.fabric().gpus().len(), !missing.is_empty())?;
     if missing.is_empty() {
         return Timeline::new(jobs, paths, conditions, spans, u32::MAX)?.run();
@@ -288,7 +222,7 @@ pub fn run_watched(
     Timeline::new(jobs, &Paths::of(&fabric), conditions, spans, u32::MAX)?.run()
 }
 
-/// Checks that every rank has a GPU, that classes stand for what they should, and that there is an end to it.
+/// Checks that every rank has a GPU, that classes are consistent, and that the run is not too long.
 fn jobs_fit(jobs: &[Job<'_>], gpus: usize, links_are_missing: bool) -> Result<(), SimError> {
     let total = jobs.iter().map(|job| steps(job.plan, job.load)).fold(0, u64::saturating_add);
     if total > STEPS_MAX {
@@ -299,28 +233,24 @@ fn jobs_fit(jobs: &[Job<'_>], gpus: usize, links_are_missing: bool) -> Result<()
         let ranks = job.plan.well_formed().ranks as usize;
         let refuse = |why: String| Err(SimError::Jobs(format!("job {number} {why}")));
         if ranks > gpus {
-            return refuse(format!("has {ranks} ranks and the fabric {gpus} GPUs: give it a plan for fewer"));
+            return refuse(format!("has {ranks} ranks, but the fabric has {gpus} GPUs: use a smaller plan"));
         }
         if let Some(of) = job.gpus {
             if of.len() != ranks {
-                return refuse(format!("has {ranks} ranks on {} GPUs: give each rank one", of.len()));
+                return refuse(format!("has {ranks} ranks but {} GPUs: give each rank one GPU", of.len()));
             }
             if let Some(gpu) = of.iter().find(|gpu| **gpu as usize >= gpus) {
-                return refuse(format!("has a rank on GPU {gpu}; the fabric's are 0 to {}", gpus - 1));
+                return refuse(format!("uses GPU {gpu}; the fabric has GPUs 0 to {}", gpus - 1));
             }
         }
         let in_order = job.gpus.is_none_or(|of| of.iter().copied().eq(0..gpus as u32));
         if by_classes && (ranks != gpus || !in_order || !same_classes(job.plan, jobs[0].plan)) {
-            let whole = "give whole plans, of all ranks (`Recipe::partial(ranks)`)";
-            return refuse(format!(
-                "has other ranks that stand for one another than the fabric or other jobs: {whole}"
-            ));
+            return refuse("has other rank classes than the fabric or the other jobs: use whole plans (`Recipe::partial(ranks)`)".to_owned());
         }
     }
     if by_classes && links_are_missing {
-        let what =
-            "a missing link leaves ranks of a class with different ways: give whole plans, of all ranks";
-        return Err(SimError::Conditions(what.to_owned()));
+        let why = "a missing link gives the ranks of a class different routes: use whole plans (`Recipe::partial(ranks)`)";
+        return Err(SimError::Conditions(why.to_owned()));
     }
     Ok(())
 }
@@ -331,7 +261,7 @@ fn same_classes(one: &Partial, other: &Partial) -> bool {
         && (0..ranks).all(|rank| one.classes().position(rank) == other.classes().position(rank))
 }
 
-/// Steps of a run of a plan.
+/// Number of steps of a run of a plan.
 fn steps(plan: &Partial, load: Load) -> u64 {
     let programs = &plan.well_formed().plan().programs;
     let lanes = plan.classes().representatives().iter().flat_map(|rank| &programs[*rank as usize].lanes);

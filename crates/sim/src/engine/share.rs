@@ -1,37 +1,36 @@
-//! Who gets how much of a link: max-min fair shares, kept up to date as transfers come and go.
+//! Max-min fair shares of links, updated incrementally as transfers (flows) begin and end.
 //!
-//! Each resource has a level: what a transfer gets of it if nothing else holds that transfer back. A transfer's rate is the
-//! lowest level it meets, or its own cap. When a transfer comes or goes, the levels of its resources are found anew; where one
-//! moves, so may those that its transfers pass elsewhere, and so on until nothing moves. What nobody feels is not touched,
-//! so that a change costs what it changes.
+//! Each resource has a level: the rate of a flow that nothing else limits. A flow's rate is the lowest level among its resources, or its
+//! own cap. When a flow begins or ends, the levels of its resources are recomputed; a changed level may change those of the other resources
+//! of its flows, and so on until nothing changes. Unaffected resources are not visited, so an update costs as much as it changes.
 
 use std::collections::VecDeque;
 
 /// A resource that transfers share.
 pub type ResourceId = u32;
-/// A transfer under way.
+/// An active transfer.
 pub type FlowId = u32;
 
-/// Levels that differ by less are the same: otherwise rounding could pass around for ever, and ripples that nobody would notice through
-/// all of a large fabric.
+/// Relative difference at which levels count as equal: otherwise rounding errors could circulate forever, and negligible changes would
+/// spread through all of a large fabric.
 const SAME: f64 = 1e-7;
-/// How often a resource may be looked at in one settlement. Levels settle in as many rounds as there are different ones; should they
-/// not, shares are nearly fair, and the simulation goes on.
+/// Maximum number of visits to a resource in one update. Levels converge in as many rounds as there are different ones; should they not,
+/// the shares are nearly fair, and the simulation goes on.
 const ROUNDS_MAX: u32 = 64;
 
-/// All resources and the transfers on them.
+/// All resources and the flows on them.
 #[derive(Default)]
 pub struct Shares {
     resources: Vec<Resource>,
     flows: Vec<Flow>,
     free: Vec<FlowId>,
-    /// Resources whose level may be wrong.
-    doubtful: VecDeque<ResourceId>,
-    /// Transfers whose rate may have changed since the last settlement.
+    /// Resources whose level may be out of date.
+    dirty: VecDeque<ResourceId>,
+    /// Flows whose rate may have changed since the last update.
     touched: Vec<FlowId>,
-    /// Settlements so far.
-    settlement: u64,
-    /// What else holds back the transfers of the resource that is looked at, and how often they pass it; kept for its memory.
+    /// Number of updates so far.
+    updates: u64,
+    /// Other bounds and weights of the flows of the visited resource; kept to reuse its memory.
     bounds: Vec<(f64, f64)>,
 }
 
@@ -39,58 +38,58 @@ struct Resource {
     /// Bytes per second.
     capacity: f64,
     level: f64,
-    /// The transfers on it, and how many times over.
+    /// The flows on it, with their weights.
     flows: Vec<(FlowId, f64)>,
-    is_doubtful: bool,
-    /// How often it was looked at in a settlement, and in which.
+    is_dirty: bool,
+    /// Number of visits in the update `last_update`.
     rounds: u32,
-    settlement: u64,
+    last_update: u64,
 }
 
-/// A transfer. What it passes may be many resources (a switch's multicast passes all ports), so the lowest level is kept, and the lowest
-/// of the others: what holds it back elsewhere is known without a look at each.
+/// A flow. It may use many resources (a multicast uses all ports of a switch), so it keeps the lowest level and the next lowest: its bound
+/// elsewhere is known without visiting each resource.
 struct Flow {
-    /// What it passes, each once, and how many times over.
+    /// Its resources, each once, with weights.
     uses: Vec<(ResourceId, f64)>,
     /// Its own limit in bytes per second.
     cap: f64,
     rate: f64,
     is_touched: bool,
-    /// The lowest level or its own limit, and which resource has it; nobody's if it is the limit.
+    /// The lowest level or its own cap, and the resource that has it: [`NO_RESOURCE`] for the cap.
     low: f64,
     low_at: ResourceId,
-    /// The lowest of all the others and the limit, and how many of them have exactly that.
+    /// The lowest of the other levels and the cap, and how many have exactly that value.
     next: f64,
     next_count: u32,
 }
 
-/// No resource: a transfer's own limit.
-const OWN: ResourceId = ResourceId::MAX;
+/// No resource: a flow's own cap.
+const NO_RESOURCE: ResourceId = ResourceId::MAX;
 
-/// What a new level means to a transfer.
+/// The effect of a changed level on a flow.
 #[derive(PartialEq)]
-enum Felt {
-    /// Another one holds it back.
-    No,
-    /// The resource that holds it back would, without itself, be held back at another level.
-    Next,
-    /// It is held back at another level.
-    Low,
+enum Effect {
+    /// None: another resource limits it.
+    None,
+    /// Its next lowest level changed.
+    NextLevel,
+    /// Its lowest level changed.
+    Level,
 }
 
 impl Flow {
-    /// What holds it back apart from a resource.
+    /// Its lowest bound besides a resource.
     fn bound_without(&self, id: ResourceId) -> f64 {
         if self.low_at == id { self.next } else { self.low }
     }
 
-    /// Looks at everything it passes.
-    fn look(&mut self, resources: &[Resource]) {
-        (self.low, self.low_at, self.next, self.next_count) = (self.cap, OWN, f64::INFINITY, 0);
+    /// Recomputes its bounds from all its resources.
+    fn rescan(&mut self, resources: &[Resource]) {
+        (self.low, self.low_at, self.next, self.next_count) = (self.cap, NO_RESOURCE, f64::INFINITY, 0);
         for &(id, _) in &self.uses {
             let level = resources[id as usize].level;
-            // Of several that are the same the last counts as the lowest: levels rise one after the other, and as long as others stay
-            // low there is nothing to look for.
+            // Among equal levels the last counts as the lowest: levels rise one after the other, and while others stay low no rescan is
+            // needed.
             if level <= self.low {
                 self.next_count =
                     if self.low == level && self.next == level { self.next_count + 1 } else { 1 };
@@ -103,58 +102,58 @@ impl Flow {
         }
     }
 
-    /// A resource that it passes has another level, which the resource has already.
-    fn feel(&mut self, id: ResourceId, before: f64, level: f64, resources: &[Resource]) -> Felt {
+    /// Handles a changed level of one of its resources; the resource already has the new level.
+    fn level_changed(&mut self, id: ResourceId, before: f64, level: f64, resources: &[Resource]) -> Effect {
         if self.low_at == id {
             if level <= self.next {
                 self.low = level;
-                return Felt::Low;
+                return Effect::Level;
             }
         } else if level < self.low {
             (self.next, self.next_count) = (self.low, 1);
             (self.low, self.low_at) = (level, id);
-            return Felt::Low;
+            return Effect::Level;
         } else if level < self.next {
             (self.next, self.next_count) = (level, 1);
-            return Felt::Next;
+            return Effect::NextLevel;
         } else if before > self.next || level == self.next {
             self.next_count += u32::from(level == self.next && before != level);
-            return Felt::No;
+            return Effect::None;
         } else if self.next_count > 1 {
             self.next_count -= 1;
-            return Felt::No;
+            return Effect::None;
         }
         let (low, low_at, next) = (self.low, self.low_at, self.next);
-        self.look(resources);
+        self.rescan(resources);
         match () {
-            () if (self.low, self.low_at) != (low, low_at) => Felt::Low,
-            () if self.next != next => Felt::Next,
-            () => Felt::No,
+            () if (self.low, self.low_at) != (low, low_at) => Effect::Level,
+            () if self.next != next => Effect::NextLevel,
+            () => Effect::None,
         }
     }
 }
 
 impl Shares {
-    /// A resource of so many bytes per second, with nothing on it.
+    /// Adds a resource with a capacity in bytes per second.
     pub fn resource(&mut self, capacity: f64) -> ResourceId {
         self.resources.push(Resource {
             capacity,
             level: f64::INFINITY,
             flows: Vec::new(),
-            is_doubtful: false,
+            is_dirty: false,
             rounds: 0,
-            settlement: 0,
+            last_update: 0,
         });
         self.resources.len() as ResourceId - 1
     }
 
-    /// Changes what a resource carries, from the next settlement on. Of nothing, its transfers stand still.
+    /// Sets the capacity of a resource, effective from the next update. At 0 its flows stop.
     pub fn set_capacity(&mut self, id: ResourceId, capacity: f64) {
         self.resources[id as usize].capacity = capacity;
-        self.doubt(id);
+        self.mark_dirty(id);
     }
 
-    /// Puts a transfer on its way, which names each resource once. Its rate is known after the next settlement.
+    /// Begins a flow, which must name each resource once. Its rate is known after the next update.
     pub fn begin(&mut self, uses: &[(ResourceId, f64)], cap: f64) -> FlowId {
         let id = self.free.pop().unwrap_or_else(|| {
             self.flows.push(Flow {
@@ -163,26 +162,26 @@ impl Shares {
                 rate: 0.0,
                 is_touched: false,
                 low: cap,
-                low_at: OWN,
+                low_at: NO_RESOURCE,
                 next: f64::INFINITY,
                 next_count: 0,
             });
             self.flows.len() as FlowId - 1
         });
-        // Its memory is used again.
+        // Reuses the memory of an ended flow.
         let flow = &mut self.flows[id as usize];
         flow.uses.extend_from_slice(uses);
         (flow.cap, flow.rate) = (cap, 0.0);
-        flow.look(&self.resources);
+        flow.rescan(&self.resources);
         for &(resource, weight) in uses {
             self.resources[resource as usize].flows.push((id, weight));
-            self.doubt(resource);
+            self.mark_dirty(resource);
         }
         self.touch(id);
         id
     }
 
-    /// Takes a transfer off its resources.
+    /// Ends a flow.
     pub fn end(&mut self, id: FlowId) {
         for at in 0..self.flows[id as usize].uses.len() {
             let (resource, _) = self.flows[id as usize].uses[at];
@@ -190,26 +189,26 @@ impl Shares {
             if let Some(position) = flows.iter().position(|(other, _)| *other == id) {
                 flows.swap_remove(position);
             }
-            self.doubt(resource);
+            self.mark_dirty(resource);
         }
         self.flows[id as usize].uses.clear();
         self.free.push(id);
     }
 
-    /// A transfer's share in bytes per second, as of the last settlement.
+    /// A flow's rate in bytes per second, as of the last update.
     pub fn rate(&self, id: FlowId) -> f64 {
         self.flows[id as usize].rate
     }
 
-    /// Finds all shares anew; tells the transfers whose rate is another one.
-    pub fn settle(&mut self, mut changed: impl FnMut(FlowId, f64)) {
-        self.settlement += 1;
-        while let Some(id) = self.doubtful.pop_front() {
+    /// Updates all shares; calls `changed` for each flow whose rate changed.
+    pub fn update(&mut self, mut changed: impl FnMut(FlowId, f64)) {
+        self.updates += 1;
+        while let Some(id) = self.dirty.pop_front() {
             let level = self.level(id);
             let resource = &mut self.resources[id as usize];
-            resource.is_doubtful = false;
-            if resource.settlement != self.settlement {
-                (resource.settlement, resource.rounds) = (self.settlement, 0);
+            resource.is_dirty = false;
+            if resource.last_update != self.updates {
+                (resource.last_update, resource.rounds) = (self.updates, 0);
             }
             resource.rounds += 1;
             if same(level, resource.level) {
@@ -220,14 +219,16 @@ impl Shares {
             for at in 0..self.resources[id as usize].flows.len() {
                 let (number, _) = self.resources[id as usize].flows[at];
                 let flow = &mut self.flows[number as usize];
-                let felt = flow.feel(id, before, level, &self.resources);
+                let effect = flow.level_changed(id, before, level, &self.resources);
                 let low_at = flow.low_at;
-                if felt == Felt::Low {
+                if effect == Effect::Level {
                     self.touch(number);
                 }
-                match felt {
-                    Felt::Low if go_on => self.doubt_others(number, id),
-                    Felt::Next if go_on && low_at != id && low_at != OWN => self.doubt(low_at),
+                match effect {
+                    Effect::Level if go_on => self.mark_others_dirty(number, id),
+                    Effect::NextLevel if go_on && low_at != id && low_at != NO_RESOURCE => {
+                        self.mark_dirty(low_at)
+                    }
                     _ => {}
                 }
             }
@@ -244,8 +245,7 @@ impl Shares {
         self.touched = touched;
     }
 
-    /// What a transfer gets of a resource if nothing else holds it back: what those leave that are held back elsewhere, in
-    /// equal parts.
+    /// The level of a resource: the capacity that flows limited elsewhere leave, in equal parts.
     fn level(&mut self, id: ResourceId) -> f64 {
         let resource = &self.resources[id as usize];
         self.bounds.clear();
@@ -257,7 +257,7 @@ impl Shares {
             least = least.min(bound);
         }
         let mut left = resource.capacity;
-        // Mostly nothing holds any of them back.
+        // Usually no flow is limited elsewhere.
         if least * weights >= left {
             return left / weights;
         }
@@ -272,21 +272,21 @@ impl Shares {
         f64::INFINITY
     }
 
-    /// Doubts all that a transfer passes but one.
-    fn doubt_others(&mut self, flow: FlowId, id: ResourceId) {
+    /// Marks all resources of a flow but one as dirty.
+    fn mark_others_dirty(&mut self, flow: FlowId, id: ResourceId) {
         for at in 0..self.flows[flow as usize].uses.len() {
             let (other, _) = self.flows[flow as usize].uses[at];
             if other != id {
-                self.doubt(other);
+                self.mark_dirty(other);
             }
         }
     }
 
-    fn doubt(&mut self, id: ResourceId) {
+    fn mark_dirty(&mut self, id: ResourceId) {
         let resource = &mut self.resources[id as usize];
-        if !resource.is_doubtful {
-            resource.is_doubtful = true;
-            self.doubtful.push_back(id);
+        if !resource.is_dirty {
+            resource.is_dirty = true;
+            self.dirty.push_back(id);
         }
     }
 
@@ -307,16 +307,16 @@ fn same(a: f64, b: f64) -> bool {
 mod tests {
     use super::*;
 
-    /// A transfer, what it passes, and its own limit.
+    /// A flow, its resources, and its cap.
     type Known = (FlowId, Vec<(ResourceId, f64)>, f64);
 
     fn rates(shares: &mut Shares, flows: &[FlowId]) -> Vec<f64> {
-        shares.settle(|_, _| {});
+        shares.update(|_, _| {});
         flows.iter().map(|flow| shares.rate(*flow)).collect()
     }
 
     #[test]
-    fn what_one_cannot_use_the_others_get() {
+    fn capacity_that_one_flow_cannot_use_goes_to_others() {
         let mut shares = Shares::default();
         let (wide, narrow) = (shares.resource(100.0), shares.resource(10.0));
         let a = shares.begin(&[(wide, 1.0)], f64::INFINITY);
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_count_how_often_a_resource_is_passed() {
+    fn weights_multiply_the_use_of_a_resource() {
         let mut shares = Shares::default();
         let link = shares.resource(12.0);
         let twice = shares.begin(&[(link, 2.0)], f64::INFINITY);
@@ -339,7 +339,7 @@ mod tests {
         assert_eq!(rates(&mut shares, &[twice, once]), [4.0, 4.0]);
     }
 
-    /// Against progressive filling, the textbook's way, on random networks as transfers come and go.
+    /// Against progressive filling, the textbook algorithm, on random networks as flows begin and end.
     #[test]
     fn shares_are_max_min_fair() {
         let mut random = 7_u64;
@@ -367,11 +367,11 @@ mod tests {
                     let cap = if draw(2) == 0 { f64::INFINITY } else { 1.0 + draw(10) as f64 };
                     there.push((shares.begin(&uses, cap), uses, cap));
                 }
-                shares.settle(|_, _| {});
+                shares.update(|_, _| {});
                 for ((flow, ..), fair) in there.iter().zip(filled(&capacities, &there)) {
                     assert!(
                         (shares.rate(*flow) - fair).abs() < 1e-5 * fair,
-                        "{} for {fair}",
+                        "{}, fair is {fair}",
                         shares.rate(*flow)
                     );
                 }
@@ -379,7 +379,7 @@ mod tests {
         }
     }
 
-    /// Raises all rates together, and leaves those behind that meet their cap or a full resource.
+    /// Progressive filling: raises all rates together, and freezes a flow at its cap or at a full resource.
     fn filled(capacities: &[f64], flows: &[Known]) -> Vec<f64> {
         let mut rates = vec![None; flows.len()];
         while rates.contains(&None) {

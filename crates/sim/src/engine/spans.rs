@@ -1,12 +1,12 @@
-//! What happened when: every step of a run, for those who draw it.
+//! A trace of a run: when each step began and ended.
 
 use weftlink_plan::cost::Picoseconds;
 use weftlink_plan::plan::{Input, Op, Output, Step};
 
-/// A step that was taken. By classes, only ranks that stand for others have any.
+/// A simulated step. In a run by classes, only representative ranks have steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// The job, by its place in the list.
+    /// Index of the job.
     pub job: usize,
     /// The rank in that job.
     pub rank: u32,
@@ -14,50 +14,50 @@ pub struct Span {
     pub lane: u32,
     /// The channel of the lane's messages.
     pub channel: u32,
-    /// Which of the lane's steps, counted from 0 over all tiles.
+    /// Index of the step in its lane, over all tiles.
     pub step: u64,
-    /// When it began.
+    /// Start time.
     pub began: Picoseconds,
-    /// When all it moved was through.
+    /// Time at which its last transfer ended.
     pub ended: Picoseconds,
-    /// What it did with what it got.
+    /// The step's operation.
     pub op: Op,
-    /// Whose messages or memory it took.
+    /// Ranks whose messages or memory it read.
     pub received_from: Vec<u32>,
-    /// Who it sent to or wrote to.
+    /// Ranks that it sent to or whose memory it wrote.
     pub sent_to: Vec<u32>,
-    /// Whether a switch added or copied for it.
+    /// Whether it used an in-switch reduction or multicast.
     pub by_switch: bool,
-    /// Bytes of its chunk.
+    /// Size of its chunk.
     pub bytes: u64,
 }
 
-/// Steps as they are over, as many as there is room for.
+/// Steps in the order in which they ended, up to a capacity.
 #[derive(Clone, Debug)]
 pub struct Spans {
-    room: usize,
-    /// In the order in which they ended.
+    capacity: usize,
+    /// The recorded steps.
     pub list: Vec<Span>,
-    /// How many more there were.
-    pub left_out: u64,
+    /// Number of steps beyond the capacity.
+    pub dropped: u64,
 }
 
 impl Spans {
-    /// Room for so many; what comes later is counted and left out.
-    pub fn with_room_for(room: usize) -> Self {
-        Self { room, list: Vec::new(), left_out: 0 }
+    /// Records up to `capacity` steps; later ones are only counted.
+    pub fn with_capacity(capacity: usize) -> Self {
+        Self { capacity, list: Vec::new(), dropped: 0 }
     }
 
-    /// Whether one more is wanted; counted if not.
-    pub(super) fn wants_more(&mut self, begun: usize) -> bool {
-        let wanted = self.list.len() + begun < self.room;
-        self.left_out += u64::from(!wanted);
-        wanted
+    /// Whether another step can be recorded beside `open` unfinished ones; otherwise counts it as dropped.
+    pub(super) fn reserve(&mut self, open: usize) -> bool {
+        let fits = self.list.len() + open < self.capacity;
+        self.dropped += u64::from(!fits);
+        fits
     }
 }
 
 impl Span {
-    /// A step that begins.
+    /// The span of a step that begins now.
     pub(super) fn of(step: &Step<u32>, began: Picoseconds, bytes: f64) -> Self {
         let from = |input: &Input<u32>| match input {
             Input::Received { from } => Some(*from),

@@ -1,7 +1,7 @@
-//! Many tiles: once a pipeline is full, each further tile takes as long as the one before, so a few hundred tell what thousands take.
+//! Extrapolates runs with many tiles: once a pipeline is full, every further tile takes the same time.
 //!
-//! Three runs of different lengths are held against one another. If the later tiles took as long as the earlier ones, so will the rest; if
-//! not, all of them are run.
+//! Compares three runs of different lengths. If the later tiles take as long as the earlier ones, the run is extrapolated; otherwise all
+//! tiles are simulated.
 
 use weftlink_fabric::Paths;
 use weftlink_plan::cost::Picoseconds;
@@ -10,24 +10,24 @@ use super::timeline::Timeline;
 use super::wires::Resource;
 use super::{Conditions, Job, Load, Outcome, SimError, jobs_fit};
 
-/// Tiles of the three runs, multiples of the depths that FIFOs have; the second three where the first do not agree.
+/// Tiles of the three runs, multiples of the FIFO depths; the second set is used where the first does not agree.
 const RUNS: [[u32; 3]; 2] = [[16, 32, 64], [64, 128, 256]];
-/// How many times the tiles of the longest run there must be, for it to be worth while.
+/// Minimum ratio of all tiles to those of the longest run for extrapolation to pay.
 const TIMES_MIN: u32 = 3;
-/// The part by which tiles may differ and still count as the same: less than is asked of the whole.
+/// Relative difference at which tile times count as equal: smaller than the accuracy required of the total.
 const SAME: f64 = 2e-4;
 
-/// What a job with many tiles takes; nothing if it has few, or does not become steady.
+/// The extrapolated outcome of a job with many tiles; `None` if it has few, or reaches no steady state.
 pub(super) fn run(job: &Job<'_>, paths: &Paths<'_>) -> Result<Option<Outcome>, SimError> {
     for runs in RUNS.into_iter().filter(|runs| job.load.tiles / TIMES_MIN >= runs[2]) {
-        if let Some(outcome) = held_against(job, paths, runs)? {
+        if let Some(outcome) = extrapolate(job, paths, runs)? {
             return Ok(Some(outcome));
         }
     }
     Ok(None)
 }
 
-fn held_against(job: &Job<'_>, paths: &Paths<'_>, runs: [u32; 3]) -> Result<Option<Outcome>, SimError> {
+fn extrapolate(job: &Job<'_>, paths: &Paths<'_>, runs: [u32; 3]) -> Result<Option<Outcome>, SimError> {
     let jobs = [Job { load: Load { tiles: runs[2], ..job.load }, ..*job }];
     jobs_fit(&jobs, paths.fabric().gpus().len(), false)?;
     let calm = Conditions::default();
@@ -59,25 +59,25 @@ fn held_against(job: &Job<'_>, paths: &Paths<'_>, runs: [u32; 3]) -> Result<Opti
 mod tests {
     use weftlink_fabric::{Fabric, resolve};
     use weftlink_plan::algorithms::Algorithm;
-    use weftlink_plan::cost::Ground;
+    use weftlink_plan::cost::Placement;
     use weftlink_plan::{Collective, Partial};
 
     use super::*;
     use crate::engine::{Nominal, run_jobs};
 
-    const CHARGES: Nominal = Nominal { launch: Picoseconds(5_000_000), hop: Picoseconds(1_000_000) };
+    const COSTS: Nominal = Nominal { launch: Picoseconds(5_000_000), hop: Picoseconds(1_000_000) };
 
     fn job<'a>(plan: &'a Partial, bytes: u64, tiles: u32) -> Job<'a> {
-        Job { plan, gpus: None, load: Load { bytes, tiles }, charges: &CHARGES, start: Picoseconds(0) }
+        Job { plan, gpus: None, load: Load { bytes, tiles }, costs: &COSTS, start: Picoseconds(0) }
     }
 
     fn plan(fabric: &Fabric, algorithm: Algorithm, collective: Collective) -> Partial {
-        let ground = Ground::of(fabric);
+        let ground = Placement::of(fabric);
         algorithm.recipe(&collective, ground.layout()).unwrap().partial(8)
     }
 
     #[test]
-    fn a_few_tiles_tell_what_many_take() {
+    fn extrapolation_matches_a_full_run() {
         for (spec, algorithm, collective) in [
             ("2x hgx-h100 + 8x ndr", Algorithm::Tree, Collective::AllReduce),
             ("3x hgx-a100 + 4x hdr, leaf-spine", Algorithm::Tree, Collective::AllReduce),
@@ -89,9 +89,16 @@ mod tests {
             let plan = plan(&fabric, algorithm, collective);
             let job = job(&plan, 1 << 26, 1000);
             let all = run_jobs(&[job], &paths, &Conditions::default()).unwrap().remove(0);
-            let Some(few) = run(&job, &paths).unwrap() else { panic!("{algorithm} on {spec} is not steady") };
+            let Some(few) = run(&job, &paths).unwrap() else {
+                panic!("{algorithm} on {spec}: no steady state")
+            };
             let ratio = few.time.0 as f64 / all.time.0 as f64;
-            assert!((ratio - 1.0).abs() < 0.001, "{algorithm} on {spec}: {} for {}", few.time, all.time);
+            assert!(
+                (ratio - 1.0).abs() < 0.001,
+                "{algorithm} on {spec}: {}, full run {}",
+                few.time,
+                all.time
+            );
             assert_eq!(few.steps, all.steps);
             for (few, all) in few.resources.iter().zip(&all.resources) {
                 assert!((few.moved - all.moved).abs() <= 1e-6 * all.moved);

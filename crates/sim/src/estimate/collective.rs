@@ -1,4 +1,4 @@
-//! Rings, trees, and switches that sum.
+//! Rings, trees, NVLS and reductions in the network.
 
 use super::{Case, Estimate, View};
 use crate::constants::Name;
@@ -6,39 +6,39 @@ use crate::gpu::Generation;
 use crate::setup::{LibraryAlgorithm, Operation};
 
 impl Case<'_> {
-    /// Around rings, one for each lane: `2(n-1)` steps to sum and to spread, half of them for either, and as long a way for
-    /// what has a root. A port passes on as much as it gets; so do the NICs of a node, all rings together.
+    /// Rings, one for each lane: `2(n-1)` steps for an all-reduce, `n-1` for an all-gather, a reduce-scatter or a rooted collective. A
+    /// port sends as much as it receives; so do the NICs of a node, over all rings.
     pub(super) fn ring(&self) -> Estimate {
         let machine = self.machine;
         let ranks = machine.ranks;
         let rounds = if self.operation == Operation::AllReduce { 2.0 } else { 1.0 };
         let rooted = matches!(self.operation, Operation::Broadcast | Operation::Reduce);
         let steps = rounds * (ranks - 1.0);
-        let across = match (machine.islands, rooted || self.view == View::Chooser) {
+        let across = match (machine.islands, rooted || self.view == View::Tuner) {
             (1, _) => 0.0,
-            // Tuners count so for all.
+            // Tuners use this count for all collectives.
             (islands, true) => rounds * f64::from(islands - 1),
-            // What goes furthest leaves an island with its first step.
+            // The data with the longest path leaves its island in the first step.
             (_, false) => 1.0 + ((steps - 1.0) / machine.island).floor(),
         };
         let (message, moved) =
             if rooted { (self.bytes, self.bytes) } else { (self.bytes / ranks, steps * self.bytes / ranks) };
         let hop_inside = self.step_inside(message, LibraryAlgorithm::Ring);
-        let mut estimate = self.launched();
+        let mut estimate = self.launch();
         estimate.hops_us = (steps - across) * hop_inside + across * self.hop_across(message);
-        let moved = moved * self.part_on_wire(LibraryAlgorithm::Ring);
+        let moved = moved * self.wire_fraction(LibraryAlgorithm::Ring);
         let port = self.ring_port();
         if machine.islands == 1 {
-            estimate.wire_us = Self::over(moved, port);
-            return self.filled(estimate, self.constant(Name::Fill));
+            estimate.wire_us = Self::transfer_us(moved, port);
+            return self.with_fill(estimate, self.constant(Name::Fill));
         }
         let nics = self.nics(machine.lanes);
         let slowest = if machine.island > 1.0 { port.min(nics) } else { nics };
-        estimate.wire_us = Self::over(moved, slowest);
-        estimate = self.filled(estimate, self.constant(Name::FillRing));
-        if !rooted && !machine.waits_across && self.view == View::Real {
-            // What waits for the narrowest link is on its way elsewhere meanwhile: hops are hidden by as much as steps over
-            // other links are shorter. Tuners do not know.
+        estimate.wire_us = Self::transfer_us(moved, slowest);
+        estimate = self.with_fill(estimate, self.constant(Name::FillRing));
+        if !rooted && !machine.waits_across && self.view == View::Actual {
+            // While data waits for the narrowest link, other data crosses the faster links: this hides hops by the difference in step
+            // times. Tuners ignore it.
             let inside = if machine.island > 1.0 { (steps - across) * slowest / port } else { 0.0 };
             let hidden = estimate.wire_us * (1.0 - (inside + across * slowest / nics) / steps);
             estimate.hops_us = (estimate.hops_us + estimate.fill_us - hidden).max(0.0);
@@ -47,39 +47,38 @@ impl Case<'_> {
         estimate
     }
 
-    /// GB/s of a GPU's port that rings use. With a root data goes one way only; rings that leave the island can share its links
-    /// out among themselves better than rings that close in it.
+    /// GB/s of a GPU's port that rings use. Rooted collectives send data one way only; rings that leave the island divide its links
+    /// better than rings that close inside it.
     pub(super) fn ring_port(&self) -> f64 {
         let machine = self.machine;
-        let part = self.port() / machine.port;
+        let fraction = self.port() / machine.port;
         match (self.is_rooted(), machine.islands) {
-            (true, _) => machine.port_one_way * part,
-            (false, 1) => machine.port * part,
-            (false, _) => machine.port_across * part,
+            (true, _) => machine.port_one_way * fraction,
+            (false, 1) => machine.port * fraction,
+            (false, _) => machine.port_across * fraction,
         }
     }
 
-    /// Up and down two trees over the nodes, chains inside. A GPU in a chain passes everything on twice. Between two
-    /// nodes everything crosses once each way; between more a node has two children in one tree and is a child in the other:
-    /// twice.
+    /// Two trees over the nodes, up and down, with chains inside. A GPU in a chain forwards all data twice. Between two nodes all data
+    /// crosses once each way; between more nodes twice, since a node has two children in one tree and is a child in the other.
     pub(super) fn tree(&self) -> Estimate {
         let machine = self.machine;
         let message = self.bytes;
-        let mut estimate = self.launched();
+        let mut estimate = self.launch();
         let inside = 2.0 * (machine.island - 1.0);
         let across = 2.0 * machine.levels;
         estimate.hops_us = inside * self.hop_inside(message) + across * self.hop_across(message);
-        let bytes = self.bytes * self.part_on_wire(LibraryAlgorithm::Tree);
+        let bytes = self.bytes * self.wire_fraction(LibraryAlgorithm::Tree);
         let chain = self.tree_inside();
         if machine.islands == 1 {
-            estimate.wire_us = Self::over(bytes, chain);
-            return self.filled(estimate, self.constant(Name::Fill));
+            estimate.wire_us = Self::transfer_us(bytes, chain);
+            return self.with_fill(estimate, self.constant(Name::Fill));
         }
-        estimate.wire_us = Self::over(bytes, chain.min(self.tree_across()));
-        self.filled(estimate, self.fill_network())
+        estimate.wire_us = Self::transfer_us(bytes, chain.min(self.tree_across()));
+        self.with_fill(estimate, self.fill_network())
     }
 
-    /// GB/s of a call's bytes in a chain inside, which a GPU passes on up and down.
+    /// GB/s of a call's bytes in a chain inside a node, where a GPU forwards data up and down.
     pub(super) fn tree_inside(&self) -> f64 {
         self.port() * self.constant(Name::TreeInside) / 2.0
     }
@@ -89,14 +88,14 @@ impl Case<'_> {
         let machine = self.machine;
         let lane = self.tree_lane() * machine.lanes / 2.0;
         let part = match self.view {
-            View::Chooser => self.constant(Name::TreeInside),
-            View::Real => self.tree_far(),
+            View::Tuner => self.constant(Name::TreeInside),
+            View::Actual => self.tree_far(),
         };
         let nics = self.nics(machine.lanes) * part / self.times_across();
         lane.min(nics)
     }
 
-    /// What is left of the NICs where trees go far.
+    /// Fraction of the NICs' bandwidth that deep trees get.
     pub(super) fn tree_far(&self) -> f64 {
         let machine = self.machine;
         let near = self.constant(Name::TreeNearLevels);
@@ -107,12 +106,12 @@ impl Case<'_> {
         }
     }
 
-    /// How often a tree's bytes cross a node's NICs each way. Where CPUs carry them they do so one way at a time.
+    /// How often a tree's bytes cross a node's NICs each way. With sockets the CPU carries one direction at a time.
     pub(super) fn times_across(&self) -> f64 {
         if self.machine.islands == 2 && !self.machine.sockets { 1.0 } else { 2.0 }
     }
 
-    /// What a lane of a tree carries, in and out together.
+    /// GB/s of a tree's lane, in and out together.
     pub(super) fn tree_lane(&self) -> f64 {
         let lane = self.constant(match self.machine.generation {
             Generation::Pascal | Generation::Volta | Generation::Ampere => Name::TreeLaneAmpereGBps,
@@ -121,15 +120,16 @@ impl Case<'_> {
         if self.machine.islands == 2 { lane } else { lane * self.constant(Name::TreeLaneMany) }
     }
 
-    /// The switch sums what all GPUs have and gives everybody the sum: each reads everything once, and writes its share.
+    /// NVLS: the switch reduces all GPUs' data and multicasts the result; each GPU reads everything once and writes its share.
     pub(super) fn nvls(&self) -> Estimate {
-        let mut estimate = self.launched();
+        let mut estimate = self.launch();
         estimate.hops_us = self.nvls_hops();
-        estimate.wire_us = Self::over(self.bytes * (1.0 + 1.0 / self.machine.island), self.machine.nvls);
-        self.filled(estimate, self.constant(Name::FillNvls))
+        estimate.wire_us =
+            Self::transfer_us(self.bytes * (1.0 + 1.0 / self.machine.island), self.machine.nvls);
+        self.with_fill(estimate, self.constant(Name::FillNvls))
     }
 
-    /// The same for parts: at a ring's bandwidth.
+    /// NVLS for all-gather and reduce-scatter, at a ring's bandwidth.
     pub(super) fn nvls_parts(&self) -> Estimate {
         let mut estimate = self.ring();
         estimate.hops_us = estimate.hops_us.min(self.nvls_hops());
@@ -140,16 +140,16 @@ impl Case<'_> {
         self.constant(Name::NvlsUs) + self.constant(Name::NvlsPerGpuUs) * self.machine.island
     }
 
-    /// Switches sum inside, trees between: every GPU's share goes up and down a tree of its own.
+    /// NVLS inside, trees between islands: every GPU's share goes up and down its own tree.
     pub(super) fn nvls_tree(&self) -> Estimate {
         let machine = self.machine;
-        let mut estimate = self.launched();
+        let mut estimate = self.launch();
         estimate.hops_us = self.nvls_hops() + 2.0 * machine.levels * self.hop_switched();
-        estimate.wire_us = Self::over(self.bytes, self.nvls_inside().min(self.nvls_across()));
-        self.filled(estimate, self.constant(Name::FillNvls))
+        estimate.wire_us = Self::transfer_us(self.bytes, self.nvls_inside().min(self.nvls_across()));
+        self.with_fill(estimate, self.constant(Name::FillNvls))
     }
 
-    /// GB/s of a call's bytes that switches inside sum and spread.
+    /// GB/s of a call's bytes through the NVSwitches.
     pub(super) fn nvls_inside(&self) -> f64 {
         self.machine.nvls / (1.0 + 1.0 / self.machine.island)
     }
@@ -159,7 +159,7 @@ impl Case<'_> {
         (self.machine.nics / self.times_across()).min(self.nvls_tree_lanes())
     }
 
-    /// What the lanes of an NVLSTree carry together.
+    /// GB/s of all lanes of an NVLSTree.
     pub(super) fn nvls_tree_lanes(&self) -> f64 {
         let machine = self.machine;
         let mut lane = self.constant(match machine.generation {
@@ -172,17 +172,17 @@ impl Case<'_> {
         lane * machine.lanes * machine.ranks / (2.0 * (machine.ranks - 1.0))
     }
 
-    /// Switches of the network sum.
-    pub(super) fn collnet(&self, part: Name) -> Estimate {
-        let mut estimate = self.launched();
+    /// Network switches reduce (SHARP).
+    pub(super) fn collnet(&self, share: Name) -> Estimate {
+        let mut estimate = self.launch();
         estimate.hops_us = 2.0 * self.hop_inside(self.bytes) * (self.machine.island - 1.0).max(1.0)
             + 2.0 * self.hop_switched();
-        estimate.wire_us = Self::over(self.bytes, self.machine.nics * self.collnet_part(part));
-        self.filled(estimate, self.fill_network())
+        estimate.wire_us = Self::transfer_us(self.bytes, self.machine.nics * self.collnet_share(share));
+        self.with_fill(estimate, self.fill_network())
     }
 
-    /// What sums by switches of the network get of what its NICs carry.
-    pub(super) fn collnet_part(&self, part: Name) -> f64 {
-        self.constant(part) / self.constant(Name::NetworkRdma)
+    /// Fraction of the NICs' bandwidth that reductions in the network get.
+    pub(super) fn collnet_share(&self, share: Name) -> f64 {
+        self.constant(share) / self.constant(Name::NetworkRdma)
     }
 }

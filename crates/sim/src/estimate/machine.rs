@@ -1,74 +1,74 @@
-//! A setup as the closed form sees it: islands, ports, NICs, with what of their line rates is left.
+//! A setup as the closed form sees it: islands, ports and NICs with their achievable rates.
 
 use crate::constants::{Constants, Name};
 use crate::gpu::Generation;
-use crate::library::{gathers_messages, keeps_lines};
 use crate::setup::{Intra, Launch, Library, Network, Setup};
+use crate::tuner::{supports_ll128, uses_pxn};
 use crate::what_if::CpuVendor;
 
-/// Islands of GPUs with what connects them. Bandwidths are GB/s.
+/// Islands of GPUs and the links between them. Bandwidths are in GB/s.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// All GPUs.
+    /// Number of GPUs.
     pub ranks: f64,
-    /// GPUs of an island: a node, or a rack that is one domain.
+    /// GPUs per island: a node, or a rack that is one NVLink domain.
     pub island: f64,
-    /// Islands.
+    /// Number of islands.
     pub islands: u32,
     /// Levels of a tree over the islands.
     pub levels: f64,
     /// The GPUs' generation.
     pub generation: Generation,
-    /// Whether switches inside an island sum.
-    pub switch_sums: bool,
-    /// GPUs of a domain from which on they do so sooner than rings.
+    /// Whether the library can use NVLS.
+    pub has_nvls: bool,
+    /// Domain size in GPUs from which NVLS is faster than rings.
     pub nvls_gpus: f64,
-    /// Whether links keep 128 bytes together, inside and across, so that LL128 may be used.
-    pub keeps_lines: bool,
-    /// Whether messages to the GPUs of a node go together.
-    pub gathers_messages: bool,
-    /// Who made the CPUs, where it is known.
+    /// Whether all links support LL128.
+    pub ll128: bool,
+    /// Whether the library uses PXN.
+    pub pxn: bool,
+    /// Vendor of the CPUs, if known.
     pub cpu: Option<CpuVendor>,
-    /// Whether GPUs of an island reach each other through slots only.
+    /// Whether the GPUs of an island are connected by PCIe only.
     pub pcie: bool,
-    /// What a GPU's port carries each way, both ways busy.
+    /// Rate of a GPU's port each way, with both directions busy.
     pub port: f64,
-    /// The same with one way busy.
+    /// The same with one direction busy.
     pub port_one_way: f64,
-    /// What a GPU's port carries each way of messages between pairs.
+    /// Rate of a GPU's port each way for messages between pairs.
     pub port_messages: f64,
-    /// What a GPU's port carries when the whole island's NICs are fed by rings.
+    /// Rate of a GPU's port when rings feed all NICs of the island.
     pub port_across: f64,
-    /// What sums by switches get.
+    /// Rate of NVLS.
     pub nvls: f64,
-    /// What all NICs of an island carry each way.
+    /// Rate of all NICs of an island, each way.
     pub nics: f64,
-    /// Lanes across.
+    /// Lanes between islands.
     pub lanes: f64,
-    /// A hop across with LL.
+    /// Latency of a hop between islands with LL.
     pub hop_across_us: f64,
-    /// A hop across with Simple.
+    /// Latency of a hop between islands with Simple.
     pub hop_across_simple_us: f64,
-    /// Whether the network asks before it takes longer messages.
+    /// Whether the network is Slingshot, where longer messages need a rendezvous.
     pub slingshot: bool,
-    /// Whether LL is slow across: every message is copied, or asked for.
+    /// Whether LL is slow between islands: every message is copied or needs a rendezvous.
     pub slow_ll: bool,
-    /// Whether no lane runs ahead of what crosses: the receiver is asked for every message, or CPUs carry it.
+    /// Whether lanes cannot run ahead of the network: every message needs a rendezvous, or CPUs carry it.
     pub waits_across: bool,
-    /// Whether CPUs carry what crosses: trees between two nodes do not get both directions for one.
+    /// Whether the network is sockets: CPUs carry one direction of a tree at a time.
     pub sockets: bool,
     /// Whether the library is RCCL.
     pub rccl: bool,
-    /// GPUs that one thread launches, none where each has its process.
+    /// GPUs that one thread launches on; 0 with a process per GPU.
     pub launched_by_thread: u32,
-    /// Messages that one thread enqueues for an alltoall.
+    /// Messages that one thread enqueues for an all-to-all.
     pub messages_by_thread: f64,
-    /// What copies get: one way, and each way with both busy.
+    /// Rate of copies: one way, and each way with both directions busy.
     pub copies: (f64, f64),
 }
 
 impl Machine {
-    /// As a setup says.
+    /// The machine of a setup.
     pub fn new(constants: &Constants, setup: &Setup) -> Self {
         let ranks = setup.ranks();
         let island =
@@ -95,17 +95,17 @@ impl Machine {
             islands,
             levels: f64::from(islands).log2().ceil(),
             generation,
-            switch_sums: matches!(setup.intra, Intra::NvSwitch | Intra::Nvl72)
+            has_nvls: matches!(setup.intra, Intra::NvSwitch | Intra::Nvl72)
                 && generation >= Generation::Hopper
                 && setup.library == Library::Nccl,
             nvls_gpus: constants[Name::NvlsGpus],
-            keeps_lines: keeps_lines(setup),
-            gathers_messages: gathers_messages(setup),
+            ll128: supports_ll128(setup),
+            pxn: uses_pxn(setup),
             cpu: setup.what_if.cpu,
             pcie: matches!(setup.intra, Intra::PciePeers | Intra::PcieHost),
             port,
             port_one_way,
-            // Nothing is added up on the way: both ways of a slot nearly keep up.
+            // Messages are not reduced on the way, so both directions of a slot get almost the full rate.
             port_messages: port_one_way.min(1.5 * port),
             port_across: if setup.intra == Intra::Xgmi { link(constants, setup) * lanes } else { port },
             nvls,
@@ -132,20 +132,20 @@ impl Machine {
     }
 }
 
-/// One xGMI link of a full mesh.
+/// Rate of one xGMI link of a full mesh.
 fn link(constants: &Constants, setup: &Setup) -> f64 {
     constants[Name::Xgmi] * setup.gpu.port_line_gbytes_per_second() / 7.0
 }
 
-/// Hosts of 16 cores, of whose memory something was measured, that a host of GPUs makes: two sockets of 32 cores and their channels.
+/// A GPU host in units of the measured 16-core host: two sockets of 32 cores with their memory channels.
 const HOSTS_OF_16_CORES: f64 = 4.0;
 
-/// What the memory of a host carries, reads and writes together.
+/// Memory bandwidth of a GPU host, reads and writes together.
 fn host_memory(constants: &Constants) -> f64 {
     HOSTS_OF_16_CORES * constants[Name::HostMemoryGBps]
 }
 
-/// What a slot carries each way on paper: x16, less what storage takes of it.
+/// Line rate of an x16 slot each way, less the share of storage.
 pub(crate) fn slot_line(setup: &Setup) -> f64 {
     let line = match setup.pcie_generation {
         0..=3 => 15.75,
@@ -153,11 +153,11 @@ pub(crate) fn slot_line(setup: &Setup) -> f64 {
         5 => 63.0,
         _ => 121.0,
     };
-    // Shares are fair: whatever storage wants, something is left.
+    // Slots share fairly: storage cannot take all of it.
     (line - setup.what_if.storage_gbytes_per_second).max(line / 4.0)
 }
 
-/// A GPU's port as far as channels fill it, both ways busy and one way.
+/// Rate of a GPU's port, limited by the number of channels: both directions busy, and one.
 fn ports(constants: &Constants, setup: &Setup) -> (f64, f64) {
     let (both, one_way) = wired_ports(constants, setup);
     let Some(channels) = setup.what_if.channels_max else { return (both, one_way) };
@@ -169,18 +169,18 @@ fn ports(constants: &Constants, setup: &Setup) -> (f64, f64) {
     (both.min(filled), one_way.min(filled))
 }
 
-/// A GPU's port, both ways busy and one way.
+/// Rate of a GPU's port by its wiring: both directions busy, and one.
 fn wired_ports(constants: &Constants, setup: &Setup) -> (f64, f64) {
     let slot = slot_line(setup);
-    let alike = |rate: f64| (rate, rate);
+    let same = |rate: f64| (rate, rate);
     let part = match setup.gpu.generation() {
         Generation::Pascal | Generation::Volta => constants[Name::NvlinkVolta],
         Generation::Ampere => constants[Name::NvlinkAmpere],
         Generation::Hopper => constants[Name::NvlinkHopper],
         Generation::Blackwell | Generation::Instinct => constants[Name::NvlinkBlackwell],
     };
-    // Data centre cards are on two sockets, whose link is what limits them; before the fourth generation it carried as much as a
-    // slot, but both ways together.
+    // Data centre cards are on two sockets, whose link limits them; before PCIe 4 it carried as much as a slot, but in both
+    // directions together.
     let peers_both = if setup.gpu.is_consumer() {
         let peers = constants[Name::PciePeersConsumer] * slot;
         (peers * constants[Name::PciePeersBothWays], peers)
@@ -192,35 +192,35 @@ fn wired_ports(constants: &Constants, setup: &Setup) -> (f64, f64) {
         (peers * constants[Name::PciePeersBothWays], peers)
     };
     match setup.intra {
-        // A pair has the lanes of one neighbour, and they do not fill the fastest ports.
+        // A pair has lanes to one neighbour only, which do not fill the fastest ports.
         Intra::NvSwitch | Intra::Nvl72 if setup.ranks() == 2 => {
             let lanes = constants[Name::LanesInside] * constants[Name::MessageLaneGBps];
-            alike(lanes.min(part * setup.gpu.port_line_gbytes_per_second()))
+            same(lanes.min(part * setup.gpu.port_line_gbytes_per_second()))
         }
         Intra::NvSwitch | Intra::CubeMesh | Intra::Nvl72 => {
-            alike(part * setup.gpu.port_line_gbytes_per_second())
+            same(part * setup.gpu.port_line_gbytes_per_second())
         }
         Intra::NvLinkMesh => {
-            alike(part * constants[Name::NvlinkMesh] * setup.gpu.port_line_gbytes_per_second())
+            same(part * constants[Name::NvlinkMesh] * setup.gpu.port_line_gbytes_per_second())
         }
-        // More than a pair, and rings cross PCIe.
+        // With more than a pair, rings cross PCIe.
         Intra::NvLinkBridge if setup.gpus_per_node > 2 => peers_both,
-        Intra::NvLinkBridge => alike(part * setup.gpu.port_line_gbytes_per_second()),
+        Intra::NvLinkBridge => same(part * setup.gpu.port_line_gbytes_per_second()),
         Intra::Xgmi => {
-            alike(link(constants, setup) * f64::from(setup.gpus_per_node.saturating_sub(1).clamp(1, 7)))
+            same(link(constants, setup) * f64::from(setup.gpus_per_node.saturating_sub(1).clamp(1, 7)))
         }
         Intra::PciePeers => peers_both,
         Intra::PcieHost => {
             let both = if setup.gpus_per_node > 2 { Name::PcieHostBothWays } else { Name::PcieHostPair };
-            // What every GPU sends is written to memory and read from there.
+            // All data is written to memory and read back.
             let memory = host_memory(constants) / 2.0 / f64::from(setup.gpus_per_node.max(1));
             ((constants[both] * slot).min(memory), (constants[Name::PcieHost] * slot).min(memory))
         }
-        Intra::None => alike(f64::INFINITY),
+        Intra::None => same(f64::INFINITY),
     }
 }
 
-/// All NICs of a node.
+/// Rate of all NICs of a node.
 fn nics(constants: &Constants, setup: &Setup) -> f64 {
     let line = setup.nic_gbits_per_second / 8.0;
     let nic = match setup.network {
@@ -244,7 +244,7 @@ fn nics(constants: &Constants, setup: &Setup) -> f64 {
         all = all.min(slots * constants[Name::PcieHostBothWays]);
     }
     if setup.what_if.no_gpudirect {
-        // What goes out and what comes in passes memory twice each.
+        // Outgoing and incoming data pass through memory twice each.
         all = all.min(host_memory(constants) / 4.0);
     }
     if setup.what_if.storage_gbytes_per_second > 0.0 {
@@ -253,13 +253,13 @@ fn nics(constants: &Constants, setup: &Setup) -> f64 {
     all
 }
 
-/// What a hop across takes longer where both ends copy through host memory.
+/// Extra latency of a hop whose two ends stage data in host memory.
 fn staged(constants: &Constants, setup: &Setup) -> f64 {
     let copies = setup.what_if.no_gpudirect && !matches!(setup.network, Network::None | Network::Tcp);
     if copies { 2.0 * constants[Name::HopSimpleUs] } else { 0.0 }
 }
 
-/// A hop across with LL.
+/// Latency of a hop between islands with LL.
 fn hop_across(constants: &Constants, setup: &Setup) -> f64 {
     let hop = match setup.network {
         Network::None => 0.0,
@@ -275,21 +275,21 @@ fn hop_across(constants: &Constants, setup: &Setup) -> f64 {
     hop + staged(constants, setup)
 }
 
-/// Copies between a pair: one way, and each way.
+/// Rate of copies between a pair: one way, and each way with both busy.
 fn copies(constants: &Constants, setup: &Setup) -> (f64, f64) {
     let slot = slot_line(setup);
     let port = setup.gpu.port_line_gbytes_per_second();
-    let alike = |rate: f64| (rate, rate);
+    let same = |rate: f64| (rate, rate);
     match setup.intra {
-        Intra::NvSwitch | Intra::NvLinkBridge | Intra::Nvl72 => alike(constants[Name::Copy] * port),
+        Intra::NvSwitch | Intra::NvLinkBridge | Intra::Nvl72 => same(constants[Name::Copy] * port),
         Intra::NvLinkMesh => {
-            alike(constants[Name::Copy] * port / f64::from(setup.gpus_per_node.saturating_sub(1).max(1)))
+            same(constants[Name::Copy] * port / f64::from(setup.gpus_per_node.saturating_sub(1).max(1)))
         }
-        // The pairs that have the most links have two of six.
-        Intra::CubeMesh => alike(constants[Name::Copy] * port / 3.0),
-        Intra::Xgmi => alike(constants[Name::Copy] * port / 7.0),
-        Intra::PciePeers | Intra::None => alike(constants[Name::Copy] * slot),
-        // Before the fourth generation hosts carry both ways together.
+        // The best connected pairs have two of six links.
+        Intra::CubeMesh => same(constants[Name::Copy] * port / 3.0),
+        Intra::Xgmi => same(constants[Name::Copy] * port / 7.0),
+        Intra::PciePeers | Intra::None => same(constants[Name::Copy] * slot),
+        // Before PCIe 4, hosts carry both directions together.
         Intra::PcieHost if setup.pcie_generation <= 3 => {
             (constants[Name::CopyHost] * slot, constants[Name::CopyHost] * slot / 2.0)
         }
@@ -303,7 +303,7 @@ mod tests {
     use crate::gpu::Gpu;
 
     #[test]
-    fn every_gpu_and_link_has_a_port() {
+    fn every_gpu_has_a_port_rate_for_every_wiring() {
         let constants = Constants::shipped();
         for gpu in Gpu::all() {
             for intra in Intra::ALL {

@@ -1,4 +1,4 @@
-//! Messages between pairs, and copies.
+//! Messages between pairs of ranks, and copies.
 
 use weftlink_plan::plan::Protocol;
 
@@ -8,18 +8,18 @@ use crate::gpu::Generation;
 use crate::setup::Operation;
 
 impl Case<'_> {
-    /// Everybody to everybody: what stays inside goes through ports, the rest through the node's NICs.
+    /// All-to-all: messages inside an island go through the ports, the others through the node's NICs.
     pub(super) fn all_to_all(&self) -> Estimate {
         let machine = self.machine;
         let (ranks, island) = (machine.ranks, machine.island);
         let case = self.as_messages(self.bytes / ranks);
-        let mut estimate = case.launched();
+        let mut estimate = case.launch();
         let enqueued = machine.messages_by_thread * self.constant(Name::MessageCallUs);
         estimate.host_us += enqueued;
         let message = self.bytes / ranks;
         let port = machine.port * self.messages_inside();
-        estimate.wire_us = Self::over(self.bytes * (island - 1.0) / ranks, port);
-        // Half a hop for each peer: messages to several are on their way at a time.
+        estimate.wire_us = Self::transfer_us(self.bytes * (island - 1.0) / ranks, port);
+        // Half a hop for each peer: messages to several peers overlap.
         estimate.hops_us = case.hop_inside(message) * (island - 1.0).max(1.0) / 2.0;
         if machine.launched_by_thread == 0 {
             estimate.launch_us += enqueued;
@@ -28,42 +28,42 @@ impl Case<'_> {
             let remote = ranks - island;
             estimate.hops_us =
                 case.message_across(message) + remote * machine.hop_across_us * self.peer_across();
-            let nics = machine.nics * self.constant(self.all_to_all_part()) / island;
-            estimate.wire_us = estimate.wire_us.max(Self::over(self.bytes * remote / ranks, nics));
-            return self.filled(estimate, self.constant(Name::FillRing));
+            let nics = machine.nics * self.constant(self.all_to_all_share()) / island;
+            estimate.wire_us = estimate.wire_us.max(Self::transfer_us(self.bytes * remote / ranks, nics));
+            return self.with_fill(estimate, self.constant(Name::FillRing));
         }
-        self.filled(estimate, self.constant(Name::Fill))
+        self.with_fill(estimate, self.constant(Name::Fill))
     }
 
-    /// What messages get of links inside; slots have nothing to lose.
+    /// Fraction of the links inside that messages get; PCIe slots lose nothing more.
     pub(super) fn messages_inside(&self) -> f64 {
         if self.machine.pcie { 1.0 } else { self.constant(Name::MessagesPart) }
     }
 
-    /// What everybody to everybody gets of the network.
-    pub(super) fn all_to_all_part(&self) -> Name {
+    /// The constant for the fraction of the network that all-to-all gets.
+    pub(super) fn all_to_all_share(&self) -> Name {
         if self.machine.slingshot { Name::AllToAllSlingshot } else { Name::MessagesPart }
     }
 
-    /// To the next in a ring of ranks: only nodes' ends use the network, and one message has few lanes.
+    /// A message to the next rank: only the last rank of each node uses the network, and one message has few lanes.
     pub(super) fn send_receive(&self) -> Estimate {
         let machine = self.machine;
         let case = self.as_messages(self.bytes);
-        let mut estimate = case.launched();
+        let mut estimate = case.launch();
         estimate.hops_us = case.hop_inside(self.bytes);
         let port = machine.port_messages * self.messages_inside();
         let inside = self.message_carries(false).min(port);
         if machine.islands == 1 {
-            estimate.wire_us = Self::over(self.bytes, inside);
-            return self.filled(estimate, self.constant(Name::Fill));
+            estimate.wire_us = Self::transfer_us(self.bytes, inside);
+            return self.with_fill(estimate, self.constant(Name::Fill));
         }
         let nic = machine.nics / machine.lanes.min(machine.island);
         estimate.hops_us = case.message_across(self.bytes);
-        estimate.wire_us = Self::over(self.bytes, nic.min(self.message_carries(true)).min(inside));
-        self.filled(estimate, self.constant(Name::FillRing))
+        estimate.wire_us = Self::transfer_us(self.bytes, nic.min(self.message_carries(true)).min(inside));
+        self.with_fill(estimate, self.constant(Name::FillRing))
     }
 
-    /// GB/s that the lanes of one message carry.
+    /// GB/s of the lanes of one message.
     pub(super) fn message_carries(&self, across: bool) -> f64 {
         let generation = self.machine.generation;
         if across {
@@ -85,34 +85,34 @@ impl Case<'_> {
         lanes * lane
     }
 
-    /// This call with the protocol that messages between pairs go with.
+    /// This call with the protocol of messages between pairs.
     fn as_messages(&self, message: f64) -> Self {
         let protocol =
             if message <= self.constant(Name::LlMessageBytes) { Protocol::Ll } else { Protocol::Simple };
         Self { protocol, ..*self }
     }
 
-    /// What every peer across adds, in hops. Where messages to a node's GPUs do not go together, each is posted by itself.
+    /// Cost of each remote peer, in hops. Without PXN the sender posts each message separately.
     fn peer_across(&self) -> f64 {
-        if self.machine.gathers_messages || self.machine.pcie || self.machine.island == 1.0 {
+        if self.machine.pxn || self.machine.pcie || self.machine.island == 1.0 {
             return self.constant(Name::AllToAllPeer);
         }
         1.0
     }
 
-    /// A message across that nobody waits for yet.
+    /// Latency of a message between islands to a receiver that is not waiting yet.
     fn message_across(&self, message: f64) -> f64 {
         self.constant(Name::MessageHops) * self.hop_across(message)
     }
 
-    /// A copy by copy engines; both ways, the bandwidth counts both.
+    /// A copy by copy engines; for both directions the bandwidth is their sum.
     pub(super) fn copy(&self) -> Estimate {
         let (one_way, each_way) = self.machine.copies;
         let rate = if self.operation == Operation::CopyBothWays { 2.0 * each_way } else { one_way };
         Estimate {
             launch_us: self.constant(Name::LaunchUs),
-            wire_us: Self::over(self.bytes, rate),
-            ..self.nothing()
+            wire_us: Self::transfer_us(self.bytes, rate),
+            ..self.zero()
         }
     }
 }

@@ -1,9 +1,8 @@
-//! A closed form for what a library's algorithm costs on a machine: what libraries choose with, and a quick stand-in for
-//! plans that are executed.
+//! A closed form for the cost of a library's algorithm on a machine: libraries choose by it, and it approximates an executed plan.
 //!
-//! It is made of what an executed plan has, and of nothing else: a launch; hops on the longest way, each with the latency
-//! of its link and protocol; bytes through the narrowest resource (a GPU's port, a slot, a node's NICs, lanes); and the
-//! filling of the pipeline, which with steps of the best length is a multiple of the root of latency times transfer.
+//! The terms are those of an executed plan: a launch; hops on the longest path, each with the latency of its link and protocol; bytes
+//! through the narrowest resource (a GPU's port, a slot, a node's NICs, lanes); and the time to fill the pipeline, which with steps of
+//! optimal length is proportional to the square root of latency times transfer.
 
 mod collective;
 mod later;
@@ -17,62 +16,61 @@ pub use machine::Machine;
 pub(crate) use machine::slot_line;
 
 use crate::constants::{Constants, Name};
-use crate::library::ll_part;
 use crate::setup::{LibraryAlgorithm, Operation};
+use crate::tuner::ll_relative_to_intel;
 
-/// Whose view of a network is charged.
+/// Whose view of the network a cost reflects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum View {
-    /// The library's, which takes all networks to be alike in how protocols do on them.
-    Chooser,
-    /// What happens.
-    Real,
+    /// The view of the library's tuner, which assumes that protocols behave alike on all networks.
+    Tuner,
+    /// The actual behaviour.
+    Actual,
 }
 
-/// What a call costs, by what it is spent on.
+/// The cost of a call, by component.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// To start and to end.
+    /// Starting and ending the kernel.
     pub launch_us: f64,
-    /// Hops on the longest way.
+    /// Hops on the longest path.
     pub hops_us: f64,
     /// Bytes through the narrowest resource.
     pub wire_us: f64,
-    /// Until the pipeline is full.
+    /// Filling the pipeline.
     pub fill_us: f64,
-    /// What the host takes to start the call; calls cannot follow each other faster.
+    /// Host time to launch the call, which limits the rate of calls.
     pub host_us: f64,
-    /// How host and device add up: 1 is one after the other, and the more the more they overlap.
+    /// Exponent of the norm that combines host and device time: 1 adds them, larger values overlap them more.
     pub host_norm: f64,
 }
 
 impl Default for Estimate {
-    /// What costs nothing, with a host and a device that take turns.
+    /// Zero, with host and device times added.
     fn default() -> Self {
         Self { launch_us: 0.0, hops_us: 0.0, wire_us: 0.0, fill_us: 0.0, host_us: 0.0, host_norm: 1.0 }
     }
 }
 
 impl Estimate {
-    /// From the first kernel's start to the last one's end.
+    /// From the start of the first kernel to the end of the last.
     pub fn device_us(&self) -> f64 {
         self.launch_us + self.hops_us + self.wire_us + self.fill_us
     }
 
-    /// All of it. What the longer of device and host takes, and more where they take turns in being late: the root of the
-    /// sum of squares.
+    /// Total time: the norm of device and host time, which exceeds the larger of the two where they delay each other.
     pub fn total_us(&self) -> f64 {
         self.with_device(self.device_us())
     }
 
-    /// The same for a device that takes so long.
+    /// Total time for a given device time.
     pub fn with_device(&self, device_us: f64) -> f64 {
         let norm = self.host_norm;
         (device_us.powf(norm) + self.host_us.powf(norm)).powf(1.0 / norm)
     }
 }
 
-/// What a call costs with an algorithm and a protocol; nothing where they do not go together.
+/// The cost of a call with an algorithm and a protocol; `None` if they cannot be combined.
 pub fn estimate(
     constants: &Constants,
     machine: &Machine,
@@ -105,7 +103,7 @@ pub fn estimate(
     }
 }
 
-/// A call that is being estimated.
+/// A call to estimate.
 #[derive(Clone, Copy)]
 pub(crate) struct Case<'a> {
     pub(crate) constants: &'a Constants,
@@ -122,12 +120,12 @@ impl Case<'_> {
     }
 
     /// Microseconds for bytes at GB/s.
-    fn over(bytes: f64, gbytes_per_second: f64) -> f64 {
+    fn transfer_us(bytes: f64, gbytes_per_second: f64) -> f64 {
         bytes / gbytes_per_second / 1e3
     }
 
-    /// To start and to end, with what the host takes for it.
-    fn launched(&self) -> Estimate {
+    /// The launch, with its host time.
+    fn launch(&self) -> Estimate {
         let simple = self.protocol == Protocol::Simple;
         let mut launch_us = self.constant(Name::LaunchUs);
         if self.machine.islands > 1 {
@@ -139,30 +137,30 @@ impl Case<'_> {
             }
         }
         let host_us = self.machine.launched_by_thread as f64 * self.constant(Name::LaunchOneThreadUs);
-        Estimate { launch_us, host_us, ..self.nothing() }
+        Estimate { launch_us, host_us, ..self.zero() }
     }
 
-    /// What costs nothing.
-    fn nothing(&self) -> Estimate {
+    /// A cost of zero.
+    fn zero(&self) -> Estimate {
         Estimate { host_norm: self.constant(Name::HostNorm), ..Estimate::default() }
     }
 
-    /// With steps of the best length, filling the pipeline takes as long as the root of hops times transfer, some of it
-    /// hidden. Steps are no longer than buffers are: from some size on it takes no longer.
-    fn filled(&self, mut estimate: Estimate, part: f64) -> Estimate {
-        estimate.fill_us = part * (estimate.hops_us * estimate.wire_us * self.growing()).sqrt();
+    /// Adds the time to fill the pipeline: with steps of optimal length, the square root of hops times transfer, of which `fraction`
+    /// is not hidden. Steps are no longer than buffers, so the time is constant from some size on.
+    fn with_fill(&self, mut estimate: Estimate, fraction: f64) -> Estimate {
+        estimate.fill_us = fraction * (estimate.hops_us * estimate.wire_us * self.step_growth()).sqrt();
         estimate
     }
 
-    /// How far a message is on the way from 8 bytes to a full lane, in powers of two: with LL, more threads take part and
-    /// wait for each other. After that, more lanes do.
+    /// Position of a message between 8 bytes and a full lane, on a log scale from 0 to 1: with LL, longer messages use more threads,
+    /// which wait for each other. Beyond that, more lanes are used.
     fn threads_part(message: f64) -> f64 {
         ((message / 8.0).max(1.0).log2() / 9.0).min(1.0)
     }
 
-    /// Lanes that LL spreads bytes over. Parts that are gathered or scattered get few.
+    /// Number of lanes that LL uses. All-gather and reduce-scatter get few.
     fn lanes_ll(&self) -> f64 {
-        if self.parts() && !self.machine.slow_ll {
+        if self.is_partitioned() && !self.machine.slow_ll {
             return self.constant(Name::LanesFew);
         }
         match (self.machine.islands, self.machine.pcie) {
@@ -172,30 +170,30 @@ impl Case<'_> {
         }
     }
 
-    /// Whether ranks have a part each.
-    fn parts(&self) -> bool {
+    /// Whether each rank has a part of the buffer.
+    fn is_partitioned(&self) -> bool {
         matches!(self.operation, Operation::AllGather | Operation::ReduceScatter)
     }
 
-    /// A hop inside with a message of so many bytes.
+    /// Latency of a hop inside an island, with a message of this size.
     fn hop_inside(&self, message: f64) -> f64 {
         match self.protocol {
             Protocol::Ll => {
                 self.constant(Name::HopLlUs)
                     * (1.0 + self.constant(Name::HopLlGrowth) * Self::threads_part(message))
             }
-            // Between the two, as across.
+            // Between the two, as for hops across.
             Protocol::Ll128 => (self.constant(Name::HopLlUs) * self.constant(Name::HopSimpleUs)).sqrt(),
             Protocol::Simple => self.constant(Name::HopSimpleUs),
         }
     }
 
-    /// A hop across with a message of so many bytes.
+    /// Latency of a hop between islands, with a message of this size.
     pub(crate) fn hop_across(&self, message: f64) -> f64 {
         let hop = self.machine.hop_across_us;
         let simple = match self.view {
-            View::Chooser => self.constant(Name::HopNetworkSimple) * hop,
-            View::Real => self.machine.hop_across_simple_us,
+            View::Tuner => self.constant(Name::HopNetworkSimple) * hop,
+            View::Actual => self.machine.hop_across_simple_us,
         };
         match self.protocol {
             Protocol::Ll => {
@@ -208,24 +206,24 @@ impl Case<'_> {
         }
     }
 
-    /// What a message takes more that the receiver must be asked for.
+    /// Extra latency of a message that needs a rendezvous.
     fn rendezvous(&self, message: f64) -> f64 {
-        let asks = self.machine.slingshot
-            && self.view == View::Real
+        let needs_rendezvous = self.machine.slingshot
+            && self.view == View::Actual
             && message > self.constant(Name::RendezvousBytes);
-        if asks { self.constant(Name::RendezvousUs) } else { 0.0 }
+        if needs_rendezvous { self.constant(Name::RendezvousUs) } else { 0.0 }
     }
 
-    /// How well the filling of pipelines across is hidden; where every step is asked for, not at all.
+    /// Fraction of the pipeline fill between islands that is not hidden: all of it where every step needs a rendezvous.
     fn fill_network(&self) -> f64 {
         if self.machine.slingshot { 1.0 } else { self.constant(Name::Fill) }
     }
 
-    /// What a GPU's port carries with this protocol.
+    /// GB/s of a GPU's port with this protocol.
     fn port(&self) -> f64 {
         self.machine.port
             * match self.protocol {
-                Protocol::Ll if self.parts() && !self.machine.pcie => {
+                Protocol::Ll if self.is_partitioned() && !self.machine.pcie => {
                     self.constant(Name::LlPart) * self.constant(Name::LlFewLanes)
                 }
                 Protocol::Ll => self.constant(Name::LlPart),
@@ -234,30 +232,30 @@ impl Case<'_> {
             }
     }
 
-    /// What a node's NICs carry with this protocol, over so many lanes.
+    /// GB/s of a node's NICs with this protocol and number of lanes.
     fn nics(&self, lanes: f64) -> f64 {
         (self.machine.nics * self.payload()).min(self.lanes_carry(lanes))
     }
 
-    /// What of bytes on the wire is data: half of what LL sends is flags.
+    /// Fraction of the bytes on the wire that is data: half of LL's bytes are flags.
     fn payload(&self) -> f64 {
         if self.protocol == Protocol::Ll { 0.5 } else { 1.0 }
     }
 
     fn lanes_carry(&self, lanes: f64) -> f64 {
-        // What the tuner takes LL to carry depends on who made the CPU; what it does carry was fitted over both.
+        // The tuner's LL bandwidth depends on the CPU vendor; the actual one was fitted over both vendors.
         let vendor = match (self.view, self.machine.cpu) {
-            (View::Chooser, Some(vendor)) if self.protocol == Protocol::Ll => {
-                ll_part(vendor, self.machine.islands)
+            (View::Tuner, Some(vendor)) if self.protocol == Protocol::Ll => {
+                ll_relative_to_intel(vendor, self.machine.islands)
             }
             _ => 1.0,
         };
-        vendor * self.lanes_really_carry(lanes)
+        vendor * self.lanes_actually_carry(lanes)
     }
 
-    fn lanes_really_carry(&self, lanes: f64) -> f64 {
+    fn lanes_actually_carry(&self, lanes: f64) -> f64 {
         match self.protocol {
-            Protocol::Ll if self.machine.slow_ll && self.view == View::Chooser => {
+            Protocol::Ll if self.machine.slow_ll && self.view == View::Tuner => {
                 let half = if self.machine.islands == 2 { 1.0 } else { 0.5 };
                 lanes * self.constant(Name::LlLaneChosenGBps) * half
             }

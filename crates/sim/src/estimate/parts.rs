@@ -1,19 +1,19 @@
-//! The closed form taken apart: what one hop, one link and one lane cost, for plans that are executed.
+//! The components of the closed form: the cost of one hop, one link and one lane, for executed plans.
 
 use weftlink_plan::plan::Protocol;
 
 use super::Case;
 use crate::constants::Name;
-use crate::library::network_overhead_us;
 use crate::setup::{LibraryAlgorithm, Operation};
+use crate::tuner::network_overhead_us;
 
 impl Case<'_> {
-    /// A hop across that switches sum for.
+    /// Latency of a hop between islands in NVLSTree and SHARP.
     pub(crate) fn hop_switched(&self) -> f64 {
         self.machine.hop_across_us * self.constant(Name::HopNetworkNvlsTree)
     }
 
-    /// A step inside; where the ring also crosses the network, no faster than proxies post.
+    /// Time of a step inside an island; in a ring that also crosses the network, at least the time of a proxy to post it.
     pub(crate) fn step_inside(&self, message: f64, algorithm: LibraryAlgorithm) -> f64 {
         let hop = self.hop_inside(message);
         if self.machine.islands == 1 || algorithm != LibraryAlgorithm::Ring {
@@ -29,8 +29,8 @@ impl Case<'_> {
         hop.max(posted)
     }
 
-    /// How much of the root of latency times transfer a hop takes more.
-    pub(crate) fn fill_part(&self, algorithm: LibraryAlgorithm) -> f64 {
+    /// The factor of the square root of latency times transfer by which filling the pipeline lengthens a hop.
+    pub(crate) fn fill_factor(&self, algorithm: LibraryAlgorithm) -> f64 {
         match (algorithm, self.machine.islands) {
             (LibraryAlgorithm::Nvls, _) => self.constant(Name::FillNvls),
             (LibraryAlgorithm::Ring, 1) => self.constant(Name::Fill),
@@ -39,19 +39,19 @@ impl Case<'_> {
         }
     }
 
-    /// Steps grow with the bytes as far as buffers do.
-    pub(crate) fn growing(&self) -> f64 {
+    /// Steps grow with the size up to the buffers' size; this is the correction beyond it.
+    pub(crate) fn step_growth(&self) -> f64 {
         (self.constant(Name::FillBytes) / self.bytes).min(1.0)
     }
 
-    /// Whether data has a root, and goes one way only.
+    /// Whether the collective has a root, so that data flows one way only.
     pub(crate) fn is_rooted(&self) -> bool {
         matches!(self.operation, Operation::Broadcast | Operation::Reduce)
     }
 
-    /// What of the bytes takes time on the wire: hops with LL take along what the threads of a lane hold, in every step of
-    /// a ring. Sums across take LL's lanes one step after the other.
-    pub(crate) fn part_on_wire(&self, algorithm: LibraryAlgorithm) -> f64 {
+    /// Fraction of the bytes that takes time on the wire: with LL, a hop includes the bytes that the threads of a lane hold, in every step
+    /// of a ring. All-reduces between islands use LL's lanes one step after the other.
+    pub(crate) fn wire_fraction(&self, algorithm: LibraryAlgorithm) -> f64 {
         if self.protocol != Protocol::Ll {
             return 1.0;
         }
@@ -62,8 +62,7 @@ impl Case<'_> {
         (1.0 - self.lanes_ll() * self.constant(Name::LlLaneBytes) * steps / self.bytes).max(0.0)
     }
 
-    /// Stages of a pipeline that a tile passes after the slowest, counted in stages that take as long as the slowest; nothing
-    /// where tiles do not follow one another.
+    /// Pipeline stages that a tile passes besides the slowest, in units of the slowest stage; `None` where tiles are not pipelined.
     pub(crate) fn stages(&self, algorithm: LibraryAlgorithm) -> Option<f64> {
         let machine = self.machine;
         let (inside, across) = match algorithm {
@@ -73,12 +72,12 @@ impl Case<'_> {
                 ((machine.ranks - 1.0 - across, self.carried_port(algorithm)), (across, nics))
             }
             LibraryAlgorithm::Tree => {
-                // The first tile has the links of a chain to itself: nothing comes down yet.
+                // The first tile has the links of a chain to itself: no data flows down yet.
                 let chains = (2.0 * (machine.island - 1.0), self.carried_port(algorithm));
                 (chains, (2.0 * machine.levels, self.tree_across()))
             }
             LibraryAlgorithm::NvlsTree => {
-                // What switches sum is sent on in the same step, and the last step is theirs alone.
+                // The step that reduces in the switch also sends; only the last step is the switch's alone.
                 ((1.0, self.nvls_inside()), (2.0 * machine.levels, self.nvls_across()))
             }
             _ => return None,
@@ -92,7 +91,7 @@ impl Case<'_> {
         Some(relative(inside) + relative(across) - 1.0).filter(|stages| *stages > 0.0)
     }
 
-    /// GB/s that all lanes of an algorithm carry together.
+    /// GB/s of all lanes of an algorithm.
     pub(crate) fn lane_carries(&self, across: bool, algorithm: LibraryAlgorithm) -> f64 {
         if algorithm == LibraryAlgorithm::Direct {
             return match self.operation {
@@ -100,7 +99,7 @@ impl Case<'_> {
                 _ => f64::INFINITY,
             };
         }
-        // A lane is a thread block that has its share of the links: what others leave it cannot use.
+        // A lane is a thread block with a fixed share of the links: it cannot use bandwidth that others leave.
         if algorithm == LibraryAlgorithm::Ring {
             let port = self.ring_port();
             return match (across, self.machine.island > 1.0) {
@@ -137,18 +136,18 @@ impl Case<'_> {
 
     /// GB/s of an island's NICs with this protocol and algorithm.
     pub(crate) fn carried_nics(&self, algorithm: LibraryAlgorithm) -> f64 {
-        // In a plan the result passes the NIC of the rank that asks for it once more, which switches spare it.
-        let asked = 1.0 + 1.0 / f64::from(self.machine.islands);
-        let part = match (algorithm, self.operation) {
-            (LibraryAlgorithm::Direct, Operation::AllToAll) => self.constant(self.all_to_all_part()),
+        // In a plan the result crosses the requesting rank's NIC once more; real switches avoid that.
+        let extra = 1.0 + 1.0 / f64::from(self.machine.islands);
+        let share = match (algorithm, self.operation) {
+            (LibraryAlgorithm::Direct, Operation::AllToAll) => self.constant(self.all_to_all_share()),
             (LibraryAlgorithm::Tree, _) => self.tree_far(),
-            (LibraryAlgorithm::CollnetDirect, _) => self.collnet_part(Name::CollnetDirect) * asked,
-            (LibraryAlgorithm::CollnetChain, _) => self.collnet_part(Name::CollnetChain) * asked,
+            (LibraryAlgorithm::CollnetDirect, _) => self.collnet_share(Name::CollnetDirect) * extra,
+            (LibraryAlgorithm::CollnetChain, _) => self.collnet_share(Name::CollnetChain) * extra,
             _ => 1.0,
         };
-        // CPUs that carry both ways of a tree between two nodes carry one after the other.
+        // With sockets the CPU carries the two directions of a tree between two nodes in turn.
         let is_tree = matches!(algorithm, LibraryAlgorithm::Tree | LibraryAlgorithm::NvlsTree);
         let turns = if is_tree && self.machine.islands == 2 { self.times_across() } else { 1.0 };
-        self.machine.nics * self.payload() * part / turns
+        self.machine.nics * self.payload() * share / turns
     }
 }

@@ -1,13 +1,13 @@
-//! Messages between pairs as libraries pass them: all at once, each on a lane of its own.
+//! Plans for messages between pairs, as libraries send them: all at once, each on its own lane.
 
 use weftlink_plan::algorithms::Impossible;
 use weftlink_plan::plan::{Aliasing, Channel, Input, Lane, Output, Place, Plan, Program, Protocol, Step};
 use weftlink_plan::{Algorithm, Collective, Layout, Recipe};
 
-/// Messages of a pair that may be under way.
+/// Messages in flight between a pair.
 const DEPTH: u32 = 2;
 
-/// Everybody's blocks to everybody.
+/// Every rank sends a block to every rank.
 pub(super) fn all_to_all(layout: &Layout) -> Result<Recipe<'static>, Impossible> {
     let ranks = layout.ranks();
     let pairwise = Algorithm::Pairwise.recipe(&Collective::AllToAll, layout)?;
@@ -26,7 +26,7 @@ pub(super) fn all_to_all(layout: &Layout) -> Result<Recipe<'static>, Impossible>
     }))
 }
 
-/// Everybody's buffer to the next.
+/// Every rank sends its buffer to the next rank.
 pub(super) fn around(layout: &Layout) -> Recipe<'static> {
     let ranks = layout.ranks();
     let messages = (0..ranks).map(|rank| (rank, (rank + 1) % ranks)).collect();
@@ -51,7 +51,7 @@ mod tests {
     use weftlink_plan::verify;
 
     #[test]
-    fn messages_are_plans_that_can_be_proved() {
+    fn message_plans_verify() {
         for ranks in [2, 3, 8] {
             verify(all_to_all(&Layout::flat(ranks, 1)).unwrap().plan()).unwrap();
             verify(around(&Layout::flat(ranks, 1)).plan()).unwrap();

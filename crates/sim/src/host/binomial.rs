@@ -1,14 +1,13 @@
-//! Binomial trees, as MPI libraries take them for a root: rank r stands below the rank whose number lacks r's lowest bit, and a rank deals
-//! with its children in turn, the whole buffer each. So a call takes as long as its root's messages, one after the other, which are as many
-//! as there are levels.
+//! Binomial trees, which MPI libraries use for rooted collectives: the parent of rank r is r without its lowest set bit, and a rank serves
+//! its children in turn, with the whole buffer each. A call takes as long as the root's messages, one for each level.
 
 use weftlink_plan::plan::{Channel, Chunks, Input, Lane, Output, Place, Plan, Program, Protocol, Step};
 use weftlink_plan::{Collective, Recipe};
 
-/// Messages of a pair that may be under way.
+/// Messages in flight between a pair.
 const DEPTH: u32 = 2;
 
-/// The root, rank 0, hands its buffer out.
+/// Broadcasts the buffer of rank 0.
 pub(super) fn broadcast(ranks: u32) -> Recipe<'static> {
     Recipe::new(outline("binomial broadcast", Collective::Broadcast { root: 0 }, ranks), move |rank| {
         let mut nodes = Vec::new();
@@ -24,7 +23,7 @@ pub(super) fn broadcast(ranks: u32) -> Recipe<'static> {
     })
 }
 
-/// The root, rank 0, gets the sum.
+/// Reduces to rank 0.
 pub(super) fn reduce(ranks: u32) -> Recipe<'static> {
     let outline = outline("binomial reduce", Collective::Reduce { root: 0 }, ranks);
     let outline = Plan { chunks: Chunks { scratch: 1, ..outline.chunks }, ..outline };
@@ -66,7 +65,7 @@ mod tests {
     use weftlink_plan::verify;
 
     #[test]
-    fn binomial_trees_are_plans_that_can_be_proved() {
+    fn binomial_trees_verify() {
         for ranks in [2, 3, 4, 7, 16] {
             verify(broadcast(ranks).plan()).unwrap();
             verify(reduce(ranks).plan()).unwrap();

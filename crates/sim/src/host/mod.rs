@@ -1,15 +1,15 @@
-//! Libraries on the cores of hosts: Gloo, Open MPI and Weft, a rank a core.
+//! CPU libraries on the cores of hosts: Gloo, Open MPI and Weft, with a core per rank.
 //!
-//! What a library chooses, by its own tables, is run as a plan by the [engine] on a fabric of cores, the memory that all of a
-//! host share, and NICs. A core's link is what the core copies: whatever a rank sends or reads passes it, so work of one core is never done
-//! at once. Benchmarks make one call after the other, and a call may begin on one rank before the one before has ended on another: what is
-//! told is how long a call takes among many.
+//! Each library chooses by its own tables; the [engine] runs the choice as a plan on a fabric of cores, shared host memory and NICs. A
+//! core's link models the core's copying: all data that a rank sends or reads crosses it, so a core does one thing at a time. Benchmarks
+//! make calls back to back, and a call may begin on one rank before the previous call has ended on another: the predicted time is the time
+//! per call.
 //!
-//! Deliberately absent: more ranks than cores, where the scheduler decides.
+//! Deliberately absent: more ranks than cores, where the scheduler determines the time.
 
 mod binomial;
-mod charges;
 mod choose;
+mod costs;
 mod open_mpi;
 pub mod runs;
 mod wiring;
@@ -24,33 +24,33 @@ use weftlink_plan::{Algorithm, Collective, Layout, Recipe};
 use crate::constants::Constants;
 use crate::engine::{self, Load, SimError};
 use crate::setup::{Library, Network, Operation};
-use charges::Charged;
+use costs::HostCosts;
 
-/// Calls that follow the first one, over which the time of a call is taken.
+/// Number of calls after the first over which the time per call is averaged.
 const CALLS: u32 = 4;
-/// Ranks of a host whose messages are charged one by one; more are refused.
+/// Maximum number of ranks: each message is simulated.
 const RANKS_MAX: u32 = 1 << 10;
 
 /// Ranks on the cores of hosts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hosts {
-    /// How many hosts.
+    /// Number of hosts.
     pub hosts: u32,
-    /// Cores of each that ranks may use.
+    /// Cores per host that ranks may use.
     pub cores_per_host: u32,
-    /// Ranks of each, a core each.
+    /// Ranks per host, with a core each.
     pub ranks_per_host: u32,
-    /// What connects them.
+    /// Network between the hosts.
     pub network: Network,
-    /// NICs of each.
+    /// NICs per host.
     pub nics_per_host: u32,
-    /// Of one NIC.
+    /// Line rate of one NIC.
     pub nic_gbits_per_second: f64,
     /// Gloo, Open MPI or Weft.
     pub library: Library,
-    /// What Weft's buffers are; others know ordinary memory only.
+    /// The memory of Weft's buffers; other libraries use ordinary memory.
     pub memory: Memory,
-    /// Bytes of a core's own cache.
+    /// Size of a core's private cache.
     pub cache_bytes: u64,
 }
 
@@ -70,7 +70,7 @@ impl Hosts {
         }
     }
 
-    /// All ranks.
+    /// Number of ranks.
     pub fn ranks(&self) -> u32 {
         self.hosts * self.ranks_per_host
     }
@@ -78,7 +78,7 @@ impl Hosts {
     fn check(&self) -> Result<(), HostError> {
         let (ranks, cores) = (self.ranks_per_host, self.cores_per_host);
         if ranks > cores {
-            return Err(HostError::Crowded { ranks, cores });
+            return Err(HostError::Oversubscribed { ranks, cores });
         }
         if self.hosts > 1 && (self.network == Network::None || self.nics_per_host == 0) {
             return Err(HostError::NoNetwork { hosts: self.hosts });
@@ -93,78 +93,78 @@ impl Hosts {
     }
 }
 
-/// Nothing can be foretold.
+/// Why a call between cores cannot be predicted.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum HostError {
     /// More ranks than cores.
     #[error(
-        "{ranks} ranks share {cores} cores of a host: then the scheduler decides how long a call takes, which is not foretold; take at most a \
-         rank a core"
+        "{ranks} ranks on {cores} cores of a host are not predicted, because the scheduler determines the time; use at most one rank per \
+         core"
     )]
-    Crowded {
-        /// Ranks of a host.
+    Oversubscribed {
+        /// Ranks per host.
         ranks: u32,
-        /// Its cores.
+        /// Cores per host.
         cores: u32,
     },
-    /// Hosts that nothing joins.
-    #[error("there are {hosts} hosts and no network between them; say which")]
+    /// No network connects the hosts.
+    #[error("no network connects the {hosts} hosts; name one")]
     NoNetwork {
-        /// How many.
+        /// Number of hosts.
         hosts: u32,
     },
-    /// Too few, or too many.
-    #[error("{ranks} ranks: calls of 2 to {RANKS_MAX} are foretold between cores")]
+    /// Too few or too many ranks.
+    #[error("calls of {ranks} ranks between cores are not predicted; use 2 to {RANKS_MAX}")]
     Ranks {
-        /// How many.
+        /// Number of ranks.
         ranks: u32,
     },
-    /// Not one for cores.
-    #[error("{library} has no ranks on cores; gloo, openmpi and weft do")]
+    /// The library does not run on cores.
+    #[error("{library} does not run between cores; gloo, openmpi and weft do")]
     Library {
-        /// Its name.
+        /// Name of the library.
         library: &'static str,
     },
     /// The library has no such call.
-    #[error("{library} has no {operation} that is known")]
-    NoWay {
-        /// Its name.
+    #[error("the model of {library} has no {operation}")]
+    Unsupported {
+        /// Name of the library.
         library: &'static str,
-        /// The call's.
+        /// Name of the operation.
         operation: &'static str,
     },
-    /// There is no such fabric.
+    /// The fabric cannot be built.
     #[error(transparent)]
     Fabric(#[from] FabricError),
-    /// It does not run.
+    /// The simulation failed.
     #[error(transparent)]
     Sim(#[from] SimError),
 }
 
-/// A call between cores.
+/// A predicted call between cores.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostCall {
-    /// The algorithm that the library takes.
+    /// The library's algorithm.
     pub algorithm: Algorithm,
     /// The protocol of its messages.
     pub protocol: Protocol,
-    /// How long a call takes among many.
+    /// Time per call, in a series of calls.
     pub time: Picoseconds,
 }
 
-/// What is chosen for a call.
+/// The library's choice for a call.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Chosen {
+struct Choice {
     algorithm: Algorithm,
     protocol: Protocol,
-    /// Bytes of the longest message; longer ones are cut.
+    /// Largest message; longer ones are split.
     message_bytes_max: u64,
-    /// Parts that every chunk is cut into at least.
+    /// Minimum number of parts of every chunk.
     parts_min: u32,
 }
 
-/// Executes a call of so many bytes, as nccl-tests counts them.
+/// Executes a call. `bytes` is counted as in nccl-tests.
 pub fn execute(
     constants: &Constants,
     hosts: &Hosts,
@@ -172,7 +172,7 @@ pub fn execute(
     bytes: u64,
 ) -> Result<HostCall, HostError> {
     hosts.check()?;
-    let no_way = || HostError::NoWay { library: hosts.library.name(), operation: operation.name() };
+    let no_way = || HostError::Unsupported { library: hosts.library.name(), operation: operation.name() };
     let collective = collective(operation, hosts.ranks()).ok_or_else(no_way)?;
     let chosen = choose::choose(hosts, &collective, bytes).ok_or_else(no_way)?;
     let fabric = wiring::fabric(hosts)?;
@@ -189,25 +189,25 @@ pub fn execute(
         Protocol::Simple => recipe,
         protocol => recipe.with_protocol(protocol).with_depth_of(hosts.ranks()),
     };
-    let (chunk, tiles) = cut(&chosen, &recipe, bytes);
-    let together = together(&chosen, &recipe, hosts.ranks());
-    let charged = Charged::new(constants, hosts, &chosen, (chunk, together), (operation, bytes));
+    let (chunk, tiles) = split(&chosen, &recipe, bytes);
+    let chunks_per_message = chunks_per_message(&chosen, &recipe, hosts.ranks());
+    let costs = HostCosts::new(constants, hosts, &chosen, (chunk, chunks_per_message), (operation, bytes));
     let plan = recipe.partial(hosts.ranks());
     let run = |calls: u32| {
         let load = Load { bytes: bytes * u64::from(calls), tiles: tiles * calls };
-        engine::run(&plan, &paths, load, &charged).map(|outcome| outcome.time.0)
+        engine::run(&plan, &paths, load, &costs).map(|outcome| outcome.time.0)
     };
-    // A message is waited for before the next is sent; other calls follow each other.
+    // A benchmark of messages waits for each before it sends the next; other calls overlap.
     let time = match operation {
         Operation::SendReceive => run(1)?,
         _ => (run(1 + CALLS)? - run(1)?) / u64::from(CALLS),
     };
-    let time = Picoseconds(time + (charged.call_us() * 1e6).round() as u64);
+    let time = Picoseconds(time + (costs.call_us() * 1e6).round() as u64);
     Ok(HostCall { algorithm: chosen.algorithm, protocol: chosen.protocol, time })
 }
 
-/// Bytes of a chunk's part, and how many of them follow one another.
-fn cut(chosen: &Chosen, recipe: &Recipe<'_>, bytes: u64) -> (f64, u32) {
+/// Size and number of the parts of a chunk.
+fn split(chosen: &Choice, recipe: &Recipe<'_>, bytes: u64) -> (f64, u32) {
     let chunks = recipe.outline().chunks;
     let chunk = bytes as f64 / f64::from(chunks.input.max(chunks.output).max(1));
     let tiles = (chunk / chosen.message_bytes_max as f64).ceil().clamp(1.0, 4096.0) as u32;
@@ -215,8 +215,9 @@ fn cut(chosen: &Chosen, recipe: &Recipe<'_>, bytes: u64) -> (f64, u32) {
     (chunk / f64::from(tiles), tiles)
 }
 
-/// Chunks that a message of the library carries, where a plan passes each by itself: those of a round of doubling distances go together.
-fn together(chosen: &Chosen, recipe: &Recipe<'_>, ranks: u32) -> f64 {
+/// Number of chunks in a message of the library, where the plan sends each chunk separately: recursive doubling sends the chunks of a
+/// round together.
+fn chunks_per_message(chosen: &Choice, recipe: &Recipe<'_>, ranks: u32) -> f64 {
     let doubling = matches!(
         chosen.algorithm,
         Algorithm::RecursiveDoubling | Algorithm::HalvingDoubling | Algorithm::Bruck
@@ -228,7 +229,7 @@ fn together(chosen: &Chosen, recipe: &Recipe<'_>, ranks: u32) -> f64 {
     f64::from(ranks - 1) / f64::from(ranks).log2().ceil()
 }
 
-/// A call as a collective; nothing for copies.
+/// The collective of an operation; `None` for copies.
 pub(crate) fn collective(operation: Operation, ranks: u32) -> Option<Collective> {
     Some(match operation {
         Operation::AllReduce => Collective::AllReduce,
@@ -244,7 +245,7 @@ pub(crate) fn collective(operation: Operation, ranks: u32) -> Option<Collective>
     })
 }
 
-/// Hosts as islands.
+/// The layout, with hosts as islands.
 fn layout(hosts: &Hosts) -> Layout {
     Layout::grid(hosts.hosts, hosts.ranks_per_host, 1)
 }

@@ -1,19 +1,19 @@
 //! Open MPI's fixed decisions (`coll/tuned`, since 4.1): for sums and other commutative operations, by ranks and bytes.
 //!
-//! Some of its algorithms have no plan of their own here, and stand for one that moves as much in as many rounds: binomial and k-nomial
-//! trees are trees, a neighbour exchange is a ring, messages to all at once are exchanges in pairs.
+//! Some of its algorithms have no plan here and are replaced by one that moves as many bytes in as many rounds: binomial and k-nomial trees
+//! by trees, neighbour exchange by a ring, linear all-to-all by pairwise exchange.
 
 use weftlink_plan::{Algorithm, Collective};
 
-/// Segments of algorithms that cut what they move (the defaults of `coll/base` where the decision gives none).
+/// Segment size of pipelined algorithms (the default of `coll/base` where the decision gives none).
 const SEGMENT_BYTES: u64 = 128 << 10;
 
-/// Up to, but without, so many ranks: up to, but without, so many bytes, which algorithm by its number.
+/// For each upper bound of ranks (exclusive): for each upper bound of bytes (exclusive), the number of the algorithm.
 type Decisions = &'static [(u64, &'static [(u64, u8)])];
 
 const ANY: u64 = u64::MAX;
 
-/// By bytes of the buffer. 2 reduces and broadcasts, 3 doubles, 4 is a ring, 5 one in segments, 6 halves and doubles.
+/// By bytes of the buffer. 2: reduce and broadcast, 3: recursive doubling, 4: ring, 5: segmented ring, 6: Rabenseifner.
 const ALL_REDUCE: Decisions = &[
     (4, &[(8, 4), (4 << 10, 3), (8 << 10, 4), (16 << 10, 3), (64 << 10, 4), (256 << 10, 5), (ANY, 6)]),
     (8, &[(16, 4), (8 << 10, 3), (ANY, 6)]),
@@ -25,14 +25,14 @@ const ALL_REDUCE: Decisions = &[
     (512, &[(4 << 10, 2), (ANY, 6)]),
     (2048, &[(2 << 10, 2), (16 << 10, 3), (ANY, 6)]),
 ];
-/// By bytes of a block. 1 and 4 are linear, 2 is in pairs, 3 is Bruck's, 5 is for two.
+/// By bytes of a block. 1 and 4: linear, 2: pairwise, 3: Bruck, 5: two ranks.
 const ALL_TO_ALL: Decisions = &[
     (16, &[(ANY, 1)]),
     (64, &[(512, 3), (ANY, 1)]),
     (512, &[(1 << 10, 3), (ANY, 1)]),
     (ANY, &[(512, 3), (ANY, 1)]),
 ];
-/// By bytes of the buffer. 1 is linear, 2 and 3 are chains, 4 to 7 trees, 8 scatters and gathers.
+/// By bytes of the buffer. 1: linear, 2 and 3: chains, 4 to 7: trees, 8: scatter and all-gather.
 const BROADCAST: Decisions = &[
     (
         4,
@@ -53,7 +53,7 @@ const BROADCAST: Decisions = &[
     (16, &[(8, 7), (64, 5), (4 << 10, 7), (16 << 10, 5), (32 << 10, 6), (ANY, 1)]),
     (ANY, &[(ANY, 6)]),
 ];
-/// By bytes of the buffer. 1 is linear, 2 and 3 are chains, 4 and 5 trees.
+/// By bytes of the buffer. 1: linear, 2 and 3: chains, 4 and 5: trees.
 const REDUCE: Decisions = &[
     (4, &[(8, 1), (16, 4), (32, 3), (256 << 10, 1), (512 << 10, 3), (1 << 20, 2), (ANY, 3)]),
     (8, &[(4 << 10, 4), (64 << 10, 2), (256 << 10, 5), (512 << 10, 1), (1 << 20, 5), (ANY, 1)]),
@@ -61,14 +61,14 @@ const REDUCE: Decisions = &[
     (32, &[(4 << 10, 4), (ANY, 5)]),
     (ANY, &[(ANY, 5)]),
 ];
-/// By bytes of all blocks. 1 and 2 halve, 3 is a ring, 4 a butterfly.
+/// By bytes of all blocks. 1 and 2: recursive halving, 3: ring, 4: butterfly.
 const REDUCE_SCATTER: Decisions = &[
     (4, &[(64 << 10, 3), (128 << 10, 4), (ANY, 3)]),
     (32, &[(256 << 10, 2), (ANY, 3)]),
     (64, &[(2 << 10, 2), (512 << 10, 4), (ANY, 3)]),
     (ANY, &[(ANY, 4)]),
 ];
-/// By bytes of a block. 3 doubles, 4 is a ring, 5 exchanges with neighbours, 6 is for two.
+/// By bytes of a block. 3: recursive doubling, 4: ring, 5: neighbour exchange, 6: two ranks.
 const ALL_GATHER: Decisions = &[
     (3, &[(ANY, 6)]),
     (32, &[(ANY, 3)]),
@@ -82,11 +82,11 @@ fn decided(decisions: Decisions, ranks: u64, bytes: u64) -> Option<u8> {
     by_bytes.iter().find(|(below, _)| bytes < *below).or(by_bytes.last()).map(|(_, number)| *number)
 }
 
-/// What it takes for a call of so many bytes; nothing where it has no such call.
+/// The algorithm for a call of this size; `None` if there is no such call.
 pub(super) fn algorithm(collective: &Collective, ranks: u64, bytes: u64) -> Option<Algorithm> {
     let block = bytes / ranks;
     Some(match collective {
-        // Rings need an element for each rank, and double otherwise.
+        // Rings need an element per rank; with fewer, recursive doubling is used.
         Collective::AllReduce => match decided(ALL_REDUCE, ranks, bytes)? {
             2 => Algorithm::Tree,
             4 | 5 if bytes / 4 >= ranks => Algorithm::Ring,
@@ -121,7 +121,7 @@ pub(super) fn algorithm(collective: &Collective, ranks: u64, bytes: u64) -> Opti
     })
 }
 
-/// Bytes of the longest message.
+/// Size of the largest message.
 pub(super) fn segment_bytes(algorithm: Algorithm, collective: &Collective) -> u64 {
     let rooted = matches!(collective, Collective::Broadcast { .. } | Collective::Reduce { .. });
     match algorithm {

@@ -1,4 +1,4 @@
-//! Runs of Weft beside other libraries on the cores of a host (`bench/runs/*-peers-*/raw.csv`), as what predictions are held against.
+//! Reads benchmark runs of Weft and other libraries on the cores of a host (`bench/runs/*-peers-*/raw.csv`), to check predictions.
 
 use std::collections::BTreeMap;
 
@@ -8,27 +8,27 @@ use super::Hosts;
 use crate::quantile::quantile;
 use crate::setup::{Library, Operation};
 
-/// A call that was measured: the median of its rounds.
+/// A measured call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
-    /// The program, as the run calls it.
+    /// Name of the program in the run.
     pub program: String,
-    /// On what.
+    /// The hosts.
     pub hosts: Hosts,
-    /// The call.
+    /// The operation.
     pub operation: Operation,
-    /// Its bytes.
+    /// Its size.
     pub bytes: u64,
-    /// What it took.
+    /// Median time of the rounds.
     pub time_us: f64,
 }
 
 /// Program, collective, ranks and bytes.
 type Key = (String, String, u32, u64);
-/// Times of all rounds, by where the result goes.
+/// Times of all rounds, by place (in place or out of place).
 type Places = BTreeMap<String, Vec<f64>>;
 
-/// The calls of a run on a host of so many cores that can be foretold: out of place where there is such a call, a core for each rank.
+/// The calls of a run that the model covers, on a host with `cores` cores: a core per rank, out of place where measured.
 pub fn read(text: &str, cores: u32) -> Vec<Measured> {
     let mut lines = text.lines();
     let names: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
@@ -65,8 +65,7 @@ pub fn read(text: &str, cores: u32) -> Vec<Measured> {
     rounds.into_iter().filter_map(call).collect()
 }
 
-/// A program's library, and the memory that it was measured with. Kernels let ranks read each other's ordinary memory where they run as the
-/// same user, as they did.
+/// A program's library and the memory of its buffers. Ranks of the same user, as in these runs, can read each other's ordinary memory.
 fn library(program: &str) -> Option<(Library, Memory)> {
     match program {
         "weft symmetric" => Some((Library::Weft, Memory::Symmetric)),

@@ -1,7 +1,7 @@
-//! Hosts as a fabric: cores, the memory between them, NICs.
+//! Builds a fabric from hosts: cores, shared memory and NICs.
 //!
-//! Whatever goes from one core to another goes through memory. Its rate is shared evenly by the ranks of a host and limits each of them, so it
-//! is charged with the cores. Ranks are where GPUs are in other fabrics, since that is what plans run on.
+//! All data between cores goes through memory. The ranks of a host share its bandwidth evenly, so the cost model limits each core's rate
+//! instead. Ranks take the place of GPUs, on which plans run.
 
 use weftlink_fabric::catalog::links;
 use weftlink_fabric::device::{Gpu, Numa, Port, Tier};
@@ -12,9 +12,9 @@ use weftlink_fabric::{DeviceId, DeviceKind, Fabric, FabricBuilder, FabricError, 
 use super::Hosts;
 use crate::setup::Network;
 
-/// The kind of link that stands for a core that takes something.
+/// The kind of link that models a core's incoming data.
 pub(super) const CORE: LinkKind = LinkKind::Pcie { generation: 5, width: 16 };
-/// The kind of link that what it gives goes out by.
+/// The kind of link that models a core's outgoing data.
 const OUT: LinkKind = LinkKind::Pcie { generation: 6, width: 16 };
 
 pub(super) fn fabric(hosts: &Hosts) -> Result<Fabric, FabricError> {
@@ -42,17 +42,17 @@ pub(super) fn fabric(hosts: &Hosts) -> Result<Fabric, FabricError> {
     builder.finish()
 }
 
-/// A device that writes into a host's memory and reads out of it.
+/// Adds a device that writes to and reads from a host's memory.
 fn beside(
     builder: &mut FabricBuilder,
     memory: DeviceId,
     kind: DeviceKind,
-    (gives, takes): (SpecId, SpecId),
+    (out, into): (SpecId, SpecId),
 ) -> DeviceId {
     let host = builder.device(memory).host;
     let device = builder.add(host, kind);
-    builder.link(device, memory, 1, gives);
-    builder.link(memory, device, 1, takes);
+    builder.link(device, memory, 1, out);
+    builder.link(memory, device, 1, into);
     device
 }
 

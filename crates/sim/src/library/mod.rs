@@ -1,36 +1,35 @@
-//! What libraries choose: algorithm and protocol, by version, generation, wiring and size.
+//! Models of the libraries' choices: algorithm and protocol, by version, GPU generation, wiring and size.
 
-mod asked;
 mod nccl;
 mod rccl;
+mod spec;
 
 use weftlink_plan::plan::Protocol;
 
-pub use asked::{Asked, AskedError, asked, known};
-pub(crate) use nccl::{PAT_PART, gathers_messages, keeps_lines, ll_part, network_overhead_us};
+pub use spec::{LibrarySpec, LibrarySpecError, known, parse_library};
 
 use crate::constants::Constants;
 use crate::estimate::{Estimate, Machine, View, estimate};
 use crate::setup::{Library, LibraryAlgorithm, Operation, Setup};
 
-/// A call as a library would make it.
+/// A library's choice for a call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prediction {
     /// The algorithm.
     pub algorithm: LibraryAlgorithm,
     /// The protocol.
     pub protocol: Protocol,
-    /// What it costs.
+    /// Its cost.
     pub estimate: Estimate,
 }
 
-/// What the library would choose, and what that costs; nothing where it was told to take what does not exist for the operation, and
-/// nothing of libraries that choose by tables and not by costs.
+/// The library's choice and its cost. `None` if its settings force an algorithm that does not exist for the operation, and for libraries
+/// that choose by tables, not by cost.
 pub fn predict(constants: &Constants, setup: &Setup, operation: Operation, bytes: u64) -> Option<Prediction> {
     predict_on(constants, &Machine::new(constants, setup), setup, operation, bytes)
 }
 
-/// The same on a machine that is known already.
+/// The same with a prepared machine.
 pub fn predict_on(
     constants: &Constants,
     machine: &Machine,
@@ -49,7 +48,7 @@ pub fn predict_on(
                 Library::Rccl | Library::OneCcl => {
                     rccl::allows(setup, machine, operation, algorithm, protocol)
                 }
-                // Copy engines copy, whatever the library.
+                // Copy engines execute copies, whatever the library.
                 Library::Msccl | Library::Gloo | Library::OpenMpi | Library::Weft => {
                     operation.is_copy() && algorithm == LibraryAlgorithm::Direct
                 }
@@ -57,7 +56,7 @@ pub fn predict_on(
             if !allowed {
                 continue;
             }
-            if let Some(cost) = charge(View::Chooser, algorithm, protocol) {
+            if let Some(cost) = charge(View::Tuner, algorithm, protocol) {
                 let cost = cost.device_us();
                 if best.is_none_or(|(least, ..)| cost < least) {
                     best = Some((cost, algorithm, protocol));
@@ -66,29 +65,29 @@ pub fn predict_on(
         }
     }
     let (_, algorithm, protocol) = best?;
-    let estimate = charge(View::Real, algorithm, protocol)?;
+    let estimate = charge(View::Actual, algorithm, protocol)?;
     Some(Prediction { algorithm, protocol, estimate })
 }
 
 impl Library {
-    /// What its predictions rest on, for whoever reads one.
+    /// The evidence behind its predictions, in words.
     pub fn evidence(self) -> &'static str {
         match self {
-            Library::Nccl => "held against some 3,000 published measurements of 40 systems",
+            Library::Nccl => "checked against about 3,000 published measurements of 40 systems",
             Library::Rccl => {
-                "thin evidence: 61 published rows of a few systems with MI300X and MI325X, all of them all-reduces"
+                "thin evidence: 61 published all-reduce measurements of a few systems with MI300X and MI325X"
             }
             Library::OneCcl => {
-                "no evidence: no measurement is known; rings at the vendor's line rates of Xe Link, charged as xGMI's are"
+                "no evidence: no known measurements; rings at Xe Link's line rates with the constants of xGMI"
             }
             Library::Msccl => {
-                "no evidence: the program's steps at what NCCL's links, lanes and hops are charged; none was measured"
+                "no evidence: the program's steps with the constants of NCCL's links, lanes and hops; no measurements"
             }
             Library::Gloo | Library::OpenMpi => {
-                "between cores of one host held against runs on two virtual machines; copies of GPUs' buffers and networks were not"
+                "between cores of one host checked against runs on two virtual machines; GPU buffer copies and networks unverified"
             }
             Library::Weft => {
-                "between cores of one host held against runs on two virtual machines; on GPUs unverified, at what NCCL's links are charged"
+                "between cores of one host checked against runs on two virtual machines; on GPUs unverified, with the constants of NCCL's links"
             }
         }
     }

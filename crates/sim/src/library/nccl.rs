@@ -1,83 +1,15 @@
-//! NVIDIA's NCCL: what it may take, by version, generation and wiring. Which of that it takes is a matter of cost.
+//! NCCL: the algorithms and protocols it may use, by version, GPU generation and wiring. Cost decides among them.
 //!
-//! Where the rules come from: the release notes of the versions named, and the tuner of 2.30 (`src/graph/tuning.cc`).
+//! Sources: the release notes of the versions in `tuner.rs`, and the tuner of 2.30 (`src/graph/tuning.cc`).
 
 use weftlink_plan::plan::Protocol;
 
 use crate::estimate::Machine;
 use crate::gpu::Generation;
-use crate::setup::{Intra, LibraryAlgorithm, Network, Operation, Setup, Version};
-use crate::what_if::CpuVendor;
+use crate::setup::{LibraryAlgorithm, Operation, Setup};
+use crate::tuner::{is_at_least, since};
 
-/// What a tree of parts gets of a NIC (`tuning.cc`: PAT's bandwidth).
-pub(crate) const PAT_PART: f64 = 0.75;
-
-/// What a step of a ring takes at least where the ring crosses the network (`NCCL_NET_OVERHEAD`): one microsecond on Intel's hosts and two
-/// on AMD's, three times that with Simple.
-pub(crate) fn network_overhead_us(vendor: CpuVendor, protocol: Protocol) -> f64 {
-    let overhead = match vendor {
-        CpuVendor::Intel => 1.0,
-        CpuVendor::Amd => 2.0,
-    };
-    if protocol == Protocol::Simple { 3.0 * overhead } else { overhead }
-}
-
-/// What the tuner takes LL to carry between nodes, in what it does with Intel's CPUs (`llMaxBws`, rows by vendor: 39.0 and 20.4 GB/s,
-/// 22.5 and 19.0).
-pub(crate) fn ll_part(vendor: CpuVendor, islands: u32) -> f64 {
-    match vendor {
-        CpuVendor::Intel => 1.0,
-        CpuVendor::Amd if islands <= 2 => 22.5 / 39.0,
-        CpuVendor::Amd => 19.0 / 20.4,
-    }
-}
-
-/// What came when, as the minor version of 2.
-mod since {
-    /// Lines of 128 bytes whose order NVLink keeps (release notes of 2.5).
-    pub(super) const LL128: u32 = 5;
-    /// A GPU sends through the NIC of another ("Doubling all2all performance with NCCL 2.12").
-    pub(super) const PXN: u32 = 12;
-    /// Switches of a node sum (release notes of 2.17).
-    pub(super) const NVLS: u32 = 17;
-    /// The same between nodes, with trees (release notes of 2.18).
-    pub(super) const NVLS_TREE: u32 = 18;
-    /// Parts along trees, with one GPU a node (release notes of 2.23).
-    pub(super) const PAT: u32 = 23;
-    /// Kernels for symmetric windows (release notes of 2.27).
-    pub(super) const SYMMETRIC: u32 = 27;
-}
-
-/// Whether a version has what came with a minor version of 2; one that is not said is the newest.
-fn has(setup: &Setup, minor: u32) -> bool {
-    setup.version.is_none_or(|version| version >= Version { major: 2, minor })
-}
-
-/// Whether messages to a node's GPUs go together, over NVLink to the GPU whose NIC is on their rail. Rings and trees stay on their rails
-/// anyway.
-pub(crate) fn gathers_messages(setup: &Setup) -> bool {
-    let linked = !matches!(setup.intra, Intra::None | Intra::PciePeers | Intra::PcieHost);
-    linked && has(setup, since::PXN)
-}
-
-/// Whether LL128 may be used: links that keep 128 bytes together from GPU to GPU, inside and across. The tuner asks for Volta, for NVLink
-/// inside, and across for NICs below the GPUs' switches, or from Hopper on reached over NVLink. A NIC that is fed from host memory is
-/// neither; nor do sockets and libfabric keep lines, whose plugins the tuner does not know but whose users turn it off.
-pub(crate) fn keeps_lines(setup: &Setup) -> bool {
-    let inside = match setup.intra {
-        Intra::PciePeers | Intra::PcieHost => false,
-        Intra::None => !setup.gpu.is_card(),
-        _ => true,
-    };
-    let across = match setup.network {
-        Network::None => true,
-        Network::InfiniBand | Network::Roce | Network::Efa => !setup.what_if.no_gpudirect,
-        Network::Slingshot | Network::Tcp | Network::Tcpx | Network::Tcpxo => false,
-    };
-    inside && across && setup.gpu.generation() >= Generation::Volta && has(setup, since::LL128)
-}
-
-/// Whether NCCL would take an algorithm with a protocol, or was told to.
+/// Whether NCCL considers an algorithm with a protocol, by default or because its settings force it.
 pub(super) fn allows(
     setup: &Setup,
     machine: &Machine,
@@ -86,23 +18,23 @@ pub(super) fn allows(
     protocol: Protocol,
 ) -> bool {
     use LibraryAlgorithm as A;
-    let simple_alone =
+    let simple_only =
         matches!(algorithm, A::Nvls | A::NvlsTree | A::CollnetDirect | A::CollnetChain | A::Pat);
-    if simple_alone && protocol != Protocol::Simple {
+    if simple_only && protocol != Protocol::Simple {
         return false;
     }
-    if protocol == Protocol::Ll128 && (!machine.keeps_lines || algorithm == A::Symmetric) {
+    if protocol == Protocol::Ll128 && (!machine.ll128 || algorithm == A::Symmetric) {
         return false;
     }
     if operation.is_copy() || matches!(operation, Operation::AllToAll | Operation::SendReceive) {
-        // Messages take LL below 16 KiB only, which the closed form does not tell apart.
+        // Messages below 16 KiB use LL; the closed form handles that itself.
         return algorithm == A::Direct && protocol == Protocol::Simple;
     }
-    if setup.protocol.is_some_and(|told| told != protocol && !simple_alone) {
+    if setup.protocol.is_some_and(|forced| forced != protocol && !simple_only) {
         return false;
     }
-    if let Some(told) = setup.algorithm {
-        return told == algorithm;
+    if let Some(forced) = setup.algorithm {
+        return forced == algorithm;
     }
     let parts = matches!(operation, Operation::AllGather | Operation::ReduceScatter);
     match algorithm {
@@ -111,21 +43,21 @@ pub(super) fn allows(
         A::Nvls | A::NvlsTree => {
             let is_nvls = algorithm == A::Nvls;
             operation == Operation::AllReduce
-                && machine.switch_sums
+                && machine.has_nvls
                 && machine.island >= machine.nvls_gpus
                 && is_nvls == (machine.islands == 1)
-                && has(setup, if is_nvls { since::NVLS } else { since::NVLS_TREE })
+                && is_at_least(setup, if is_nvls { since::NVLS } else { since::NVLS_TREE })
         }
-        A::Pat => parts && machine.island == 1.0 && machine.islands > 1 && has(setup, since::PAT),
+        A::Pat => parts && machine.island == 1.0 && machine.islands > 1 && is_at_least(setup, since::PAT),
         A::Symmetric => {
             (parts || operation == Operation::AllReduce)
                 && setup.what_if.symmetric
                 && machine.islands == 1
                 && !machine.pcie
                 && machine.generation >= Generation::Volta
-                && has(setup, since::SYMMETRIC)
+                && is_at_least(setup, since::SYMMETRIC)
         }
-        // Sums in the network need its plugin: only where it is asked for.
+        // Reductions in the network need a plugin: only if the settings force them.
         A::CollnetDirect | A::CollnetChain | A::Direct => false,
     }
 }
@@ -136,6 +68,8 @@ mod tests {
     use crate::constants::Constants;
     use crate::gpu::gpu;
     use crate::library::{Prediction, predict};
+    use crate::setup::{Intra, Network, Version};
+    use crate::tuner::supports_ll128;
 
     fn node() -> Setup {
         Setup { gpus_per_node: 8, pcie_generation: 5, ..Setup::pair(gpu("h100"), Intra::NvSwitch) }
@@ -150,7 +84,7 @@ mod tests {
         predict(&Constants::shipped(), &setup, operation, bytes).unwrap()
     }
 
-    /// The two versions around a change, before and after it: what they take, and how much longer the older takes.
+    /// The choices of the versions before and after a change, and the slowdown of the older one.
     fn change(
         setup: &Setup,
         since: u32,
@@ -162,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn switches_sum_since_2_17_and_between_nodes_since_2_18() {
+    fn nvls_since_2_17_and_nvls_tree_since_2_18() {
         use LibraryAlgorithm::{Nvls, NvlsTree, Ring, Tree};
         let (before, after, longer) = change(&node(), since::NVLS, Operation::AllReduce, 1 << 30);
         assert_eq!((before, after), (Ring, Nvls));
@@ -170,27 +104,27 @@ mod tests {
         let (before, after, longer) = change(&cluster(2), since::NVLS_TREE, Operation::AllReduce, 1 << 30);
         assert_eq!(after, NvlsTree);
         assert!(matches!(before, Ring | Tree) && (1.05..2.5).contains(&longer), "{before:?} {longer}");
-        // Not on a generation whose switches do not.
+        // The switches of Ampere cannot reduce.
         let older = Setup { gpu: gpu("a100"), ..node() };
         assert_eq!(change(&older, since::NVLS, Operation::AllReduce, 1 << 30), (Ring, Ring, 1.0));
     }
 
     #[test]
-    fn parts_take_trees_since_2_23_with_one_gpu_a_node() {
+    fn pat_since_2_23_with_one_gpu_per_node() {
         use LibraryAlgorithm::{Pat, Ring};
         let alone = Setup { gpus_per_node: 1, nics_per_node: 1, intra: Intra::None, ..cluster(64) };
         for operation in [Operation::AllGather, Operation::ReduceScatter] {
             let (before, after, longer) = change(&alone, since::PAT, operation, 64 << 10);
             assert_eq!((before, after), (Ring, Pat));
             assert!((1.5..20.0).contains(&longer), "{longer}");
-            // Rings move long parts faster.
+            // Rings are faster for large parts.
             assert_eq!(change(&alone, since::PAT, operation, 4 << 30), (Ring, Ring, 1.0));
             assert_eq!(change(&cluster(64), since::PAT, operation, 64 << 10), (Ring, Ring, 1.0));
         }
     }
 
     #[test]
-    fn messages_to_a_node_go_together_since_2_12() {
+    fn pxn_since_2_12() {
         let (_, _, longer) = change(&cluster(16), since::PXN, Operation::AllToAll, 128 << 10);
         assert!((1.5..2.1).contains(&longer), "{longer}");
         let cards = Setup { intra: Intra::PciePeers, gpu: gpu("l40s"), ..cluster(16) };
@@ -214,9 +148,9 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_128_bytes_need_2_5_volta_nvlink_and_nics_that_reach_gpus() {
+    fn ll128_needs_2_5_volta_nvlink_and_gpudirect() {
         let at = |setup: &Setup, minor| {
-            keeps_lines(&Setup { version: Some(Version { major: 2, minor }), ..setup.clone() })
+            supports_ll128(&Setup { version: Some(Version { major: 2, minor }), ..setup.clone() })
         };
         assert!(!at(&node(), 4) && at(&node(), 5) && at(&cluster(2), 30));
         assert!(!at(&Setup { gpu: gpu("p100"), ..node() }, 30));
@@ -224,21 +158,21 @@ mod tests {
         let mut staged = cluster(2);
         staged.what_if.no_gpudirect = true;
         assert!(!at(&staged, 30) && !at(&cluster(2).over_sockets(), 30));
-        // It matters where it is the best.
-        let told = Setup { protocol: Some(Protocol::Ll128), ..cluster(2) };
-        assert_eq!(of(&told, 30, Operation::AllReduce, 1 << 20).protocol, Protocol::Ll128);
-        let told = Setup { version: Some(Version { major: 2, minor: 4 }), ..told };
-        assert!(predict(&Constants::shipped(), &told, Operation::AllReduce, 1 << 20).is_none());
+        // A version without LL128 cannot be forced to use it.
+        let forced = Setup { protocol: Some(Protocol::Ll128), ..cluster(2) };
+        assert_eq!(of(&forced, 30, Operation::AllReduce, 1 << 20).protocol, Protocol::Ll128);
+        let forced = Setup { version: Some(Version { major: 2, minor: 4 }), ..forced };
+        assert!(predict(&Constants::shipped(), &forced, Operation::AllReduce, 1 << 20).is_none());
     }
 
     #[test]
-    fn switches_of_the_network_sum_only_where_told() {
+    fn collnet_is_used_only_if_forced() {
         use LibraryAlgorithm::{CollnetChain, CollnetDirect};
         for bytes in [8, 1 << 20, 1 << 30] {
             let chosen = of(&cluster(8), 30, Operation::AllReduce, bytes).algorithm;
             assert!(!matches!(chosen, CollnetChain | CollnetDirect));
         }
-        let told = Setup { algorithm: Some(CollnetDirect), ..cluster(8) };
-        assert_eq!(of(&told, 30, Operation::AllReduce, 1 << 30).algorithm, CollnetDirect);
+        let forced = Setup { algorithm: Some(CollnetDirect), ..cluster(8) };
+        assert_eq!(of(&forced, 30, Operation::AllReduce, 1 << 30).algorithm, CollnetDirect);
     }
 }

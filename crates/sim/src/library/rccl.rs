@@ -1,11 +1,11 @@
-//! AMD's RCCL: NCCL's rings and trees on xGMI. The evidence is thin: two systems, all-reduce only.
+//! RCCL: NCCL's rings and trees on xGMI. The evidence is thin: two systems, all-reduce only.
 
 use weftlink_plan::plan::Protocol;
 
 use crate::estimate::Machine;
 use crate::setup::{LibraryAlgorithm, Operation, Setup};
 
-/// Whether RCCL would take an algorithm with a protocol, or was told to.
+/// Whether RCCL considers an algorithm with a protocol, by default or because its settings force it.
 pub(super) fn allows(
     setup: &Setup,
     machine: &Machine,

@@ -1,4 +1,4 @@
-//! Predictions as JSON: whatever the tables of `weft sim` show.
+//! Predictions as JSON: everything that the tables of `weft sim` show.
 
 use serde_json::{Map, Value, json};
 use weftlink_fabric::Fabric;
@@ -6,14 +6,14 @@ use weftlink_fabric::Fabric;
 use super::{Case, Predicted, Row};
 
 impl Predicted {
-    /// Everything that was predicted.
+    /// The case and its rows.
     pub fn to_json(&self) -> Value {
         self.case.rows_to_json(&self.rows)
     }
 }
 
 impl Case {
-    /// Rows, and what they are of.
+    /// The case and the given rows.
     pub fn rows_to_json(&self, rows: &[Row]) -> Value {
         let mut value = self.to_json();
         value["collective"] = json!(self.collective());
@@ -31,14 +31,14 @@ impl Case {
             "library": setup.library.name(),
             "library_version": setup.version.map(|version| version.to_string()),
             "evidence": setup.library.evidence(),
-            "assumed": self.assumed(),
+            "assumed": self.assumptions(),
             "basis": "predicted",
         })
     }
 }
 
 impl Row {
-    /// One call. The fabric is that of its [`Case`].
+    /// One call. `fabric` is the fabric of its [`Case`].
     pub fn to_json(&self, fabric: &Fabric) -> Value {
         let chosen = &self.execution.chosen;
         let outcome = self.execution.outcome.as_ref();

@@ -1,29 +1,29 @@
-//! What a call spends most of its time on.
+//! The limiting factor of a call.
 
 use weftlink_fabric::Fabric;
 
 use super::Row;
 
-/// A link that is used so much of the time is what limits a call; below that, latency does.
-const LIMITS: f64 = 0.5;
-/// The same where most of the time goes into moving data, while pipelines fill and run empty.
-const LIMITS_MOVING: f64 = 0.35;
+/// Utilisation from which a link limits the call; below it, latency does.
+const LIMITING: f64 = 0.5;
+/// The same where most of the time goes into moving data: filling and draining the pipeline lowers the utilisation.
+const LIMITING_MOVING: f64 = 0.35;
 
 impl Row {
-    /// What a call spends most of its time on.
+    /// The limiting factor of the call, in words.
     pub fn limited_by(&self, fabric: &Fabric) -> String {
         let estimate = &self.execution.chosen.estimate;
         let busiest = self.execution.outcome.as_ref().and_then(|outcome| outcome.busiest());
         let latency = [
-            (estimate.launch_us, "starting the kernels"),
+            (estimate.launch_us, "kernel launch"),
             (estimate.hops_us, "latency of its steps"),
-            (estimate.host_us, "the host that starts the kernels"),
+            (estimate.host_us, "kernel launch by the host"),
         ];
         let waits_us: f64 = latency.iter().map(|(us, _)| us).sum();
         let is_moving = estimate.wire_us > waits_us;
-        let limits = if is_moving { LIMITS_MOVING } else { LIMITS };
+        let limiting = if is_moving { LIMITING_MOVING } else { LIMITING };
         match busiest {
-            Some((resource, part)) if part >= limits => {
+            Some((resource, part)) if part >= limiting => {
                 let (from, to) = resource.link;
                 format!(
                     "{} {} to {}, {:.0}% busy",
@@ -35,7 +35,7 @@ impl Row {
             }
             busiest => {
                 let most = match is_moving {
-                    true => "what its lanes carry",
+                    true => "bandwidth of its lanes",
                     false => {
                         latency.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).map_or("", |(_, what)| what)
                     }

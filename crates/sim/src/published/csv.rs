@@ -1,14 +1,14 @@
-//! Records of a CSV file, quotes and all (RFC 4180), with the number of the line each starts on.
+//! Parses CSV records (RFC 4180, quotes included), with the line that each starts on.
 
 use super::ReadError;
 
-/// Bytes of a file at most: ten times what is published today.
+/// Maximum file size: ten times the published file.
 const BYTES_MAX: usize = 64 << 20;
 
 /// A record: the line it starts on, and its fields.
 pub(super) type Record = (usize, Vec<String>);
 
-/// All records, empty lines left out.
+/// All records; empty lines are skipped.
 pub(super) fn records(text: &str) -> Result<Vec<Record>, ReadError> {
     if text.len() > BYTES_MAX {
         return Err(ReadError::TooLong { bytes: text.len(), bytes_max: BYTES_MAX });
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quote_that_stays_open_is_an_error() {
+    fn an_unclosed_quote_is_an_error() {
         assert!(matches!(records("a\nb,\"c\nd"), Err(ReadError::OpenQuote { line: 2 })));
     }
 }

@@ -1,7 +1,7 @@
 //! Published measurements: the rows of a file like `testdata/measurements/published.csv`, and the setups they were taken on.
 //!
-//! Columns may come in any order; those that are not known are ignored. What a prediction may look at is in [`Setup`],
-//! [`Operation`] and the bytes: the name of a table, of a system and its source are for people, and for grouping errors.
+//! Columns may come in any order; unknown columns are ignored. Predictions use only the [`Setup`], the [`Operation`] and the bytes; the
+//! names of tables, systems and sources are for people and for grouping errors.
 
 mod csv;
 
@@ -11,38 +11,38 @@ use crate::gpu::Gpu;
 use crate::setup::{Intra, Library, Network, Operation, RACK_GPUS, Setup, Version};
 use crate::what_if::WhatIf;
 
-/// Bytes that a copy is taken to have moved, where its row gives a bandwidth only: nvbandwidth's default.
+/// Assumed size of a copy whose row gives only a bandwidth: nvbandwidth's default.
 pub const COPY_BYTES: u64 = 512 << 20;
 
 /// A measurement.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Where it stands in the file.
+    /// Line in the file.
     pub line: usize,
     /// The table it belongs to.
     pub id: String,
     /// The machine, in its publisher's words.
     pub system: String,
-    /// What was measured.
+    /// The measured operation.
     pub operation: Operation,
-    /// The bytes, as nccl-tests counts them.
+    /// Size in bytes, as nccl-tests counts it.
     pub bytes: u64,
-    /// `size_bytes` as the file has it: empty for copies, whose bandwidth is given.
+    /// `size_bytes` as in the file: empty for copies with only a bandwidth.
     pub size: String,
-    /// What it took.
+    /// Measured time.
     pub measured_us: f64,
-    /// On what.
+    /// The machine and library.
     pub setup: Setup,
 }
 
-/// What a row is good for.
+/// How a row is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// It counts.
+    /// Counted in the errors.
     Score,
-    /// An odd configuration: shown, not counted.
+    /// An unusual configuration: reported, not counted.
     Robustness,
-    /// Not enough is known about it.
+    /// Not enough is known about the machine.
     Skip,
 }
 
@@ -50,54 +50,54 @@ pub enum Use {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// Longer than any such file.
-    #[error("the file has {bytes} bytes, and at most {bytes_max} are read; split it")]
+    /// The file is too long.
+    #[error("the file has {bytes} bytes; the limit is {bytes_max}: split it")]
     TooLong {
-        /// What it has.
+        /// Size of the file.
         bytes: usize,
-        /// What is read.
+        /// Size limit.
         bytes_max: usize,
     },
     /// The file ends in the middle of a field.
-    #[error("line {line}: a quote is opened and never closed; close it, or double it if it is meant")]
+    #[error("line {line}: unclosed quote; close it, or double it if it is part of the text")]
     OpenQuote {
-        /// Where its record starts.
+        /// Line on which the record starts.
         line: usize,
     },
-    /// There is no line at all.
-    #[error("the file is empty; its first line names the columns")]
+    /// The file has no lines.
+    #[error("the file is empty; its first line must name the columns")]
     Empty,
     /// A column is missing.
-    #[error("line 1: there is no column {column:?}; the file needs it to say what was measured on what")]
+    #[error("line 1: column {column:?} is missing; predictions need it")]
     NoColumn {
         /// Its name.
         column: &'static str,
     },
     /// A record is shorter or longer than the first.
-    #[error("line {line}: {found} fields, where the first line names {expected} columns")]
+    #[error("line {line}: {found} fields; the first line names {expected} columns")]
     Fields {
-        /// Where.
+        /// Line of the record.
         line: usize,
-        /// What it has.
+        /// Number of fields.
         found: usize,
-        /// What it should have.
+        /// Number of columns.
         expected: usize,
     },
-    /// A field says nothing that is known.
+    /// A field has an invalid value.
     #[error("line {line}: {column} is {value:?}; {wanted}")]
     Field {
-        /// Where.
+        /// Line of the record.
         line: usize,
-        /// Which.
+        /// Column.
         column: &'static str,
-        /// What it says.
+        /// The field's text.
         value: String,
-        /// What it could say.
+        /// The valid values.
         wanted: String,
     },
 }
 
-/// All rows of a file that are not to be skipped, with what they are good for.
+/// Reads all rows of a file except those marked `skip`.
 pub fn read(text: &str) -> Result<Vec<(Row, Use)>, ReadError> {
     let mut records = csv::records(text)?.into_iter();
     let (_, names) = records.next().ok_or(ReadError::Empty)?;
@@ -113,15 +113,15 @@ pub fn read(text: &str) -> Result<Vec<(Row, Use)>, ReadError> {
             "score" | "" => Use::Score,
             "robustness" => Use::Robustness,
             "skip" => Use::Skip,
-            _ => return Err(record.wrong("use", "it is score, robustness or skip")),
+            _ => return Err(record.wrong("use", "expected score, robustness or skip")),
         };
-        // What does not say enough is often wrong elsewhere too: it is not looked at.
+        // Skipped rows may have errors in other fields, too.
         if purpose == Use::Skip {
             continue;
         }
         match record.row() {
             Ok(row) => rows.push((row, purpose)),
-            // Odd configurations may leave out what a prediction needs.
+            // Unusual configurations may lack fields that predictions need.
             Err(_) if purpose == Use::Robustness => {}
             Err(error) => return Err(error),
         }
@@ -170,7 +170,7 @@ struct Record<'a> {
 }
 
 impl Record<'_> {
-    /// A field; nothing where there is no such column.
+    /// A field; empty if there is no such column.
     fn text(&self, column: &str) -> &str {
         self.columns.index(column).map_or("", |index| self.fields[index].trim())
     }
@@ -179,25 +179,25 @@ impl Record<'_> {
         ReadError::Field { line: self.line, column, value: self.text(column).into(), wanted: wanted.into() }
     }
 
-    /// One of a list of names.
+    /// A name from a list.
     fn named<T>(
         &self,
         column: &'static str,
         read: impl Fn(&str) -> Option<T>,
         names: &str,
     ) -> Result<T, ReadError> {
-        read(self.text(column)).ok_or_else(|| self.wrong(column, &format!("known are {names}")))
+        read(self.text(column)).ok_or_else(|| self.wrong(column, &format!("expected one of {names}")))
     }
 
     /// A whole number in a range.
     fn count(&self, column: &'static str, most: u32) -> Result<u32, ReadError> {
         let found = self.text(column).parse().ok().filter(|count| (1..=most).contains(count));
-        found.ok_or_else(|| self.wrong(column, &format!("it is a whole number from 1 to {most}")))
+        found.ok_or_else(|| self.wrong(column, &format!("expected an integer from 1 to {most}")))
     }
 
     fn number(&self, column: &'static str) -> Result<f64, ReadError> {
         let found = self.text(column).parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
-        found.ok_or_else(|| self.wrong(column, "it is a number above 0"))
+        found.ok_or_else(|| self.wrong(column, "expected a number above 0"))
     }
 
     fn row(&self) -> Result<Row, ReadError> {
@@ -207,7 +207,7 @@ impl Record<'_> {
             COPY_BYTES
         } else {
             let found = size.parse().ok().filter(|bytes| (1..=1 << 50).contains(bytes));
-            found.ok_or_else(|| self.wrong("size_bytes", "it is a whole number from 1 to 2^50"))?
+            found.ok_or_else(|| self.wrong("size_bytes", "expected an integer from 1 to 2^50"))?
         };
         let measured_us = if self.text("time_us").is_empty() && operation.is_copy() {
             bytes as f64 / self.number("busbw_GBps")? / 1e3
@@ -221,7 +221,7 @@ impl Record<'_> {
         let gpu = self.named("gpu_id", Gpu::from_name, &Gpu::names())?;
         let intra = self.named("intra", Intra::from_name, &Intra::names())?;
         let gpus_per_node = self.count("gpus_per_node", 1 << 10)?;
-        // Whatever a row says, GPUs of a node that have no links of their own reach each other through their slots.
+        // GPUs without links of their own communicate over PCIe, whatever the row says.
         let linked = match intra {
             Intra::PciePeers | Intra::PcieHost => false,
             Intra::None => gpus_per_node > 1,
@@ -269,7 +269,7 @@ mod tests {
     const HEAD: &str = "use,collective,id,size_bytes,time_us,gpu_id,intra,pcie_gen,gpus_per_node,nodes,net,nics_per_node,nic_gbps,library,library_version,algo,other";
 
     #[test]
-    fn columns_come_in_any_order_and_others_are_ignored() {
+    fn columns_may_come_in_any_order_and_unknown_ones_are_ignored() {
         let text =
             format!("{HEAD}\nscore,all_reduce,t,1024,12.5,h100,nvswitch,5,8,2,ib,8,400,nccl,2.22.3,Ring,?\n");
         let rows = read(&text).unwrap();
@@ -280,14 +280,14 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_field_is_named_with_its_line() {
+    fn an_invalid_field_is_reported_with_its_line() {
         let text = format!("{HEAD}\nscore,all_reduce,t,1024,12.5,h900,nvswitch,5,8,2,ib,8,400,nccl,,,\n");
         let message = read(&text).unwrap_err().to_string();
-        assert!(message.starts_with("line 2: gpu_id is \"h900\"; known are p100, "), "{message}");
+        assert!(message.starts_with("line 2: gpu_id is \"h900\"; expected one of p100, "), "{message}");
     }
 
     #[test]
-    fn the_published_rows_are_all_read() {
+    fn all_published_rows_are_read() {
         let rows = read(include_str!("../../../../testdata/measurements/published.csv")).unwrap();
         assert_eq!(rows.iter().filter(|(_, purpose)| *purpose == Use::Score).count(), 3015);
     }

@@ -17,7 +17,7 @@ pub fn turned(plan: &Plan, mutant: &Plan) -> Option<Plan> {
         plan.programs[rank] != mutant.programs[rank]
     });
     let (Some(rank), None) = (different.next(), different.next()) else { return None };
-    let back = classes.back(classes.turn_of(rank));
+    let back = classes.inverse(classes.turn_of(rank));
     let mut everywhere = plan.clone();
     for other in (0..plan.ranks).filter(|&other| classes.position(other) == classes.position(rank)) {
         let turn = classes.then(back, classes.turn_of(other));

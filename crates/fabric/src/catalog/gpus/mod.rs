@@ -1,4 +1,4 @@
-//! GPUs: memory, links, slots. Arithmetic rates are absent: Weft plans what moves, not what computes.
+//! GPUs: memory, links, slots. Arithmetic rates are deliberately absent: Weft plans data movement, not computation.
 
 mod row;
 mod table;
@@ -12,7 +12,7 @@ pub fn by_id(id: &str) -> Option<&'static GpuModel> {
     GPUS.iter().find(|model| model.id.eq_ignore_ascii_case(id))
 }
 
-/// The model behind a PCI device id. No two vendors of the catalog share one.
+/// The model with a PCI device id. Within the catalog, device ids are unique across vendors.
 pub fn by_pci_device(device: u16) -> Option<&'static GpuModel> {
     GPUS.iter().find(|model| model.pci_devices.contains(&device))
 }

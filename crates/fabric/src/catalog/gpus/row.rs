@@ -1,4 +1,4 @@
-//! How a row of the table is written: a chain of what the data sheet says.
+//! A builder for the rows of the GPU table, one call per line of the data sheet.
 
 use super::{GpuLinks, GpuModel, Price, Vendor};
 use crate::bytes::Bytes;
@@ -18,7 +18,7 @@ pub(super) const fn intel(id: &'static str, name: &'static str, year: u16) -> Ro
     Row::of(Vendor::Intel, id, name, year, 0)
 }
 
-/// A row being written. Unlike a [`GpuModel`] it owns nothing, so that a constant can be put together by chaining.
+/// A row under construction. It has no destructor, unlike [`GpuModel`], so constants can be built by chaining.
 pub(super) struct Row {
     vendor: Vendor,
     id: &'static str,

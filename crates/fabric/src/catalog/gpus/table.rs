@@ -1,15 +1,15 @@
-//! The table of GPUs: one row a model.
+//! The table of GPUs, one row per model.
 //!
-//! Sizes are the maker's, GB as the data sheet prints them. PCI device ids are those of the public PCI id
-//! repository. Launch prices are given where the maker announced one for the card itself.
+//! Memory sizes are those of the data sheets. PCI device ids are from the public PCI id repository. Launch prices are
+//! given where the maker announced one for the card itself.
 
 use super::GpuModel;
 use super::row::{amd, intel, nvidia};
 use crate::catalog::links::{NVLINK, NVLINK3_GEFORCE, XE_LINK, XGMI2, XGMI3, XGMI4, XGMI4_MI350};
 
-const NO_NVLINK_ON_ADA: &str = "Ada cards have no NVLink connector: GPUs talk over PCIe only";
+const NO_NVLINK_ON_ADA: &str = "Ada cards have no NVLink connector: GPUs communicate over PCIe only";
 const NO_NVLINK_ON_BLACKWELL_CARDS: &str =
-    "Blackwell cards have no NVLink connector: GPUs talk over PCIe only";
+    "Blackwell cards have no NVLink connector: GPUs communicate over PCIe only";
 const BLACKWELL_ULTRA: &str = "NVIDIA technical blog, Inside NVIDIA Blackwell Ultra";
 
 /// Every GPU of the catalog, by maker, data-centre parts before cards, oldest first.
@@ -21,7 +21,7 @@ pub static GPUS: &[GpuModel] = &[
         .model(),
     nvidia("p100-pcie", "NVIDIA P100 PCIe 16GB", 2016, 60)
         .memory(16, 732, "NVIDIA Tesla P100 data sheet")
-        .absent("the PCIe P100 brings none of its NVLinks out: only the SXM2 module does")
+        .absent("the PCIe P100 has no NVLink connector: only the SXM2 module has")
         .pcie(3, 16, &[0x15f8])
         .model(),
     nvidia("v100-16gb", "NVIDIA V100 SXM2 16GB", 2017, 70)
@@ -65,7 +65,7 @@ pub static GPUS: &[GpuModel] = &[
         .bridge(&NVLINK[3], 12, 3)
         .pcie(5, 16, &[0x2321])
         .model(),
-    // Data goes over C2C: the PCI function is a narrow link for set-up (one lane; width and generation unverified).
+    // Data moves over C2C; the PCI function is a narrow link for management (one lane; width and generation unverified).
     nvidia("gh200", "NVIDIA GH200 96GB", 2023, 90)
         .memory(96, 4_000, "NVIDIA GH200 data sheet")
         .wired(&NVLINK[3], 18)
@@ -105,16 +105,16 @@ pub static GPUS: &[GpuModel] = &[
         .c2c(5)
         .pcie(6, 16, &[0x31c2])
         .model(),
-    // CPU and GPU share one memory; NVML counts 8 C2C links and a Gen1 x16 PCI function.
+    // CPU and GPU share one memory; NVML reports 8 C2C links and a Gen1 x16 PCI function.
     nvidia("gb10", "NVIDIA GB10 (DGX Spark)", 2025, 121)
         .memory(128, 273, "NVIDIA DGX Spark data sheet")
-        .absent("the GB10 has no NVLink: two DGX Sparks meet over their ConnectX-7 ports")
+        .absent("the GB10 has no NVLink: two DGX Sparks connect through their ConnectX-7 ports")
         .c2c(8)
         .pcie(1, 16, &[0x2e12])
         .model(),
     nvidia("a10g", "NVIDIA A10G", 2021, 86)
         .memory(24, 600, "NVIDIA A10 data sheet")
-        .absent("the A10G has no NVLink connector: GPUs talk over PCIe only")
+        .absent("the A10G has no NVLink connector: GPUs communicate over PCIe only")
         .pcie(4, 16, &[0x2237])
         .model(),
     nvidia("l40s", "NVIDIA L40S", 2023, 89)
@@ -167,7 +167,7 @@ pub static GPUS: &[GpuModel] = &[
         .wired(&XGMI2, 3)
         .pcie(4, 16, &[0x738c])
         .model(),
-    // Programs see two GPUs, its two dies; this is one. Of a die's eight links one leads to the host.
+    // One of the two dies, each of which is a GPU to programs. One of a die's eight links leads to the host.
     amd("mi250x", "AMD Instinct MI250X, one die", 2021, 910)
         .memory(64, 1_638, "AMD Instinct MI250X data sheet: 128 GB and 3.2 TB/s over two dies")
         .wired(&XGMI3, 7)

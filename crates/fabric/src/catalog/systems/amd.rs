@@ -7,12 +7,12 @@ use super::server::{Server, Wiring};
 /// The Instinct platforms.
 pub(super) static SYSTEMS: &[System] = &[System {
     name: "8x-mi300x",
-    summary: "8x MI300X, each pair joined by one xGMI link",
+    summary: "8x MI300X, one xGMI link between each pair",
     source: "AMD Instinct MI300X platform data sheet; MLPerf system 8xMI300X_2xEPYC-9374F",
     build: |system| MI300X_PLATFORM.build(system),
 }];
 
-/// Seven of a GPU's eight links go to the seven others, the eighth is its PCIe slot.
+/// Seven of a GPU's eight links go to the seven other GPUs; the eighth is its PCIe slot.
 const MI300X_PLATFORM: Server = Server {
     gpu: "mi300x",
     cpus: GENOA,

@@ -1,4 +1,4 @@
-//! What systems are put together from: a host with sockets, root ports, PCIe switches, GPUs, NICs and drives.
+//! The parts of systems: hosts with sockets, root ports, PCIe switches, GPUs, NICs and drives.
 
 use rustc_hash::FxHashMap;
 
@@ -51,15 +51,15 @@ const fn amd(socket: Socket, family: u32, model: u32, pcie: u8) -> Cpus {
     Cpus { socket, arch: "x86_64", vendor: "AuthenticAMD", family, model, pcie }
 }
 
-/// A fabric under construction, with the words that systems are described in.
+/// A fabric under construction, with methods that add the parts of a system.
 pub(super) struct Chassis {
     builder: FabricBuilder,
     system: &'static System,
-    /// What things plug into: NUMA nodes and PCIe switches.
-    sockets: FxHashMap<DeviceId, Upstream>,
+    /// The devices that others attach to: NUMA nodes and PCIe switches.
+    parents: FxHashMap<DeviceId, Upstream>,
 }
 
-/// What a device plugged in here finds above itself.
+/// The upstream side of an attached device.
 #[derive(Debug, Clone, Copy)]
 struct Upstream {
     numa: DeviceId,
@@ -69,11 +69,11 @@ struct Upstream {
 
 impl Chassis {
     pub(super) fn new(system: &'static System) -> Self {
-        Self { builder: FabricBuilder::new(system.name), system, sockets: FxHashMap::default() }
+        Self { builder: FabricBuilder::new(system.name), system, parents: FxHashMap::default() }
     }
 
-    /// A host with NUMA nodes, each joined to every other by one inter-socket link. Nodes of the same socket get one
-    /// too: NCCL knows no nearer neighbourhood.
+    /// A host with NUMA nodes and one inter-socket link between each two. Nodes of the same socket get one too: NCCL
+    /// does not distinguish them.
     pub(super) fn host(&mut self, cpus: Cpus, numa_nodes: u32) -> (HostId, Vec<DeviceId>) {
         let name = format!("host{}", self.builder.host_count());
         let host = self.builder.host(name, Some(self.system.name));
@@ -91,7 +91,7 @@ impl Chassis {
                 self.builder.connect(other, node, 1, spec);
             }
             let generation = cpus.pcie;
-            self.sockets.insert(node, Upstream { numa: node, generation });
+            self.parents.insert(node, Upstream { numa: node, generation });
             nodes.push(node);
         }
         (host, nodes)
@@ -100,20 +100,20 @@ impl Chassis {
     /// A PCIe switch of a generation below a parent, over 16 lanes.
     pub(super) fn pcie_switch(&mut self, parent: DeviceId, generation: u8) -> DeviceId {
         let switch = self.slot(parent, DeviceKind::PcieSwitch, generation, 16);
-        let numa = self.sockets[&parent].numa;
-        self.sockets.insert(switch, Upstream { numa, generation });
+        let numa = self.parents[&parent].numa;
+        self.parents.insert(switch, Upstream { numa, generation });
         switch
     }
 
-    /// A GPU in its slot: below a PCIe switch, or on a root port of its own where the parent is a NUMA node. A GPU
-    /// with C2C links gets them to the NUMA node it stands under.
+    /// A GPU below a PCIe switch, or on its own root port where the parent is a NUMA node. Its C2C links, if any, lead
+    /// to its NUMA node.
     pub(super) fn gpu(&mut self, parent: DeviceId, id: &str) -> DeviceId {
         let model = model(id);
         let sm = (model.vendor == gpus::Vendor::Nvidia).then_some(model.architecture);
         let kind = DeviceKind::Gpu(Gpu { model: Some(model), sm, ranks: Vec::new() });
         let gpu = self.slot(parent, kind, model.pcie.0, model.pcie.1);
         if model.c2c_links > 0 {
-            let numa = self.sockets[&parent].numa;
+            let numa = self.parents[&parent].numa;
             self.wire(numa, gpu, model.c2c_links, &links::C2C);
         }
         gpu
@@ -129,7 +129,7 @@ impl Chassis {
         self.slot(parent, DeviceKind::Storage, generation, 4)
     }
 
-    /// `count` links of a kind between two devices.
+    /// Adds `count` links of a kind between two devices.
     pub(super) fn wire(&mut self, a: DeviceId, b: DeviceId, count: u32, link: &LinkSpec) {
         let spec = self.builder.spec(link.clone());
         self.builder.connect(a, b, count, spec);
@@ -149,13 +149,13 @@ impl Chassis {
         self.wire(a, b, count, link);
     }
 
-    /// An NVSwitch that nothing is wired to yet.
+    /// An NVSwitch without links.
     pub(super) fn nvswitch(&mut self, host: Option<HostId>, generation: Option<u8>) -> DeviceId {
         self.builder.add(host, DeviceKind::NvSwitch { generation })
     }
 
-    /// NVSwitches, each joined to every GPU: `pattern[s]` of a GPU's links to switch `s`. The first NVSwitch came with
-    /// NVLink 2, so its generation is the link's less one.
+    /// NVSwitches with links to every GPU: `pattern[s]` of a GPU's links go to switch `s`. The first NVSwitch came with
+    /// NVLink 2, so its generation is the link's minus one.
     pub(super) fn nvswitches(
         &mut self,
         host: Option<HostId>,
@@ -188,15 +188,15 @@ impl Chassis {
         self.builder.finish().expect("a catalog system is well formed")
     }
 
-    /// Puts a device below a parent, through a root port where the parent is a NUMA node. The link runs at the speed
-    /// that both ends can.
+    /// Adds a device below a parent, through a root port where the parent is a NUMA node. The link runs at the speed
+    /// that both ends support.
     fn slot(&mut self, parent: DeviceId, kind: DeviceKind, generation: u8, width: u8) -> DeviceId {
-        let generation = generation.min(self.sockets[&parent].generation);
+        let generation = generation.min(self.parents[&parent].generation);
         slot(&mut self.builder, parent, kind, links::pcie(generation, width))
     }
 }
 
-/// Puts a device below a parent; below a NUMA node it gets a root port of its own.
+/// Adds a device below a parent; below a NUMA node it gets its own root port.
 pub(crate) fn slot(
     builder: &mut FabricBuilder,
     parent: DeviceId,

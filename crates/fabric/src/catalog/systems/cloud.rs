@@ -1,8 +1,8 @@
-//! Cloud shapes, with the NICs that carry GPU traffic. Front-end network cards and local drives are left out.
+//! Cloud instances, with the NICs that carry GPU traffic. Front-end network cards and local drives are left out.
 //!
-//! The PCI trees of p4d, p4de, ND A100 v4 and ND H100 v5 are the published ones, and A3 High's two GPUs to a NIC too. All other
-//! trees, the PCIe widths of their NICs, and the CPU generations of p5 to p6 and of Google's shapes are unverified: NICs are spread
-//! evenly over the GPUs' PCIe switches.
+//! The PCI trees of p4d, p4de, ND A100 v4 and ND H100 v5 and the two GPUs per NIC of A3 High are published. All other
+//! trees, the PCIe widths of their NICs, and the CPU generations of p5 to p6 and of Google's instances are unverified:
+//! there, NICs are spread evenly over the GPUs' PCIe switches.
 
 use super::System;
 use super::chassis::{Chassis, EMERALD_RAPIDS, MILAN, ROME, SAPPHIRE_RAPIDS, SKYLAKE};
@@ -15,7 +15,7 @@ use crate::link::{LinkKind, Network};
 const AWS_TYPES: &str = "AWS EC2 accelerated computing instance types";
 const GCP_TYPES: &str = "Google Cloud accelerator-optimized machine family";
 
-/// The cloud shapes.
+/// The cloud instances.
 pub(super) static SYSTEMS: &[System] = &[
     System {
         name: "p3dn",
@@ -64,7 +64,7 @@ pub(super) static SYSTEMS: &[System] = &[
         summary: "AWS p6-b300.48xlarge: 8x B300, 16x EFA v4 400G",
         source: AWS_TYPES,
         build: |system| {
-            // Gen6 switches are inferred: a Gen5 slot would pass 63 of the 100 GB/s that each GPU's two NICs bring.
+            // Gen6 switches are inferred: a Gen5 slot carries only 63 of the 100 GB/s of each GPU's two NICs.
             let nics = nics(2, Network::EfaV4, 400, (5, 16));
             Server { pcie: 6, ..blackwell("b300", nics) }.build(system)
         },
@@ -119,7 +119,7 @@ pub(super) static SYSTEMS: &[System] = &[
     },
 ];
 
-/// Every two GPUs share a PCIe switch with one EFA; the hosts' Cascade Lake holds all of it to Gen3.
+/// Two GPUs and one EFA share a PCIe switch; the Cascade Lake host limits all of it to Gen3.
 const P4D: Server = Server {
     gpu: "a100-40gb",
     cpus: SKYLAKE,
@@ -132,7 +132,7 @@ const P4D: Server = Server {
     wiring: AMPERE_BOARD,
 };
 
-/// Two sockets of two NUMA nodes; GPUs 0 and 1 hang on node 1, and so on as the published tree has it.
+/// Two sockets of two NUMA nodes; GPUs 0 and 1 are on node 1, and so on as in the published tree.
 const ND_A100_V4: Server = Server {
     cpus: ROME,
     numa_nodes: 4,
@@ -158,7 +158,7 @@ const fn nics(per_switch: usize, network: Network, gbit: u32, pcie: (u8, u8)) ->
     Some(Nics { per_switch, network: LinkKind::Network { network, gbit }, pcie })
 }
 
-/// A cube mesh as in DGX-1. Its one EFA stands on a root port: GPUs cannot reach it but through host memory.
+/// A cube mesh as in DGX-1. Its one EFA is on a root port, so GPUs reach it only through host memory.
 fn p3dn(system: &'static System) -> Fabric {
     let mut chassis = Chassis::new(system);
     let numa =

@@ -23,8 +23,8 @@ pub(super) static SYSTEMS: &[System] = &[
     },
 ];
 
-/// Two sockets, two PCIe switches each, two GPUs below each. The four InfiniBand EDR cards are left out: a spec
-/// names the network.
+/// Two sockets with two PCIe switches each and two GPUs per switch. The four InfiniBand EDR cards are left out: a spec
+/// adds the network.
 const DGX1: Server = Server {
     gpu: "v100",
     cpus: BROADWELL,
@@ -37,7 +37,7 @@ const DGX1: Server = Server {
     wiring: Wiring::Pairs(&V100_PAIRS),
 };
 
-/// The P100's four links join each quad fully and each GPU to its image in the other quad.
+/// The P100's four links connect all GPUs of a quad, and each GPU to its counterpart in the other quad.
 const P100_PAIRS: [(usize, usize, u32); 16] = [
     (0, 1, 1),
     (0, 2, 1),
@@ -57,7 +57,8 @@ const P100_PAIRS: [(usize, usize, u32); 16] = [
     (6, 7, 1),
 ];
 
-/// How many NVLinks of a DGX-1 are between which of its eight V100s. Their two further links double a ring through all eight: 0 3 2 1 5 6 7 4.
+/// The NVLinks between the eight V100s of a DGX-1, as `(a, b, links)`. Compared with the P100, the two further links of
+/// each GPU double a ring through all eight: 0 3 2 1 5 6 7 4.
 pub const V100_PAIRS: [(usize, usize, u32); 16] = [
     (0, 1, 1),
     (0, 2, 1),

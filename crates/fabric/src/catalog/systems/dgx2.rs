@@ -13,8 +13,8 @@ pub(super) static SYSTEMS: &[System] = &[System {
     build: dgx2,
 }];
 
-/// A board belongs to a socket: two PCIe switches, two more below each, two GPUs below each of those. Its six
-/// NVSwitches take one link of each of its eight GPUs and eight of their counterpart on the other board: 16 of 18 ports.
+/// Each socket has one board: two PCIe switches, two more below each, two GPUs below each of those. Each of its six
+/// NVSwitches has one link to each of the eight GPUs and eight to its counterpart on the other board: 16 of 18 ports.
 fn dgx2(system: &'static System) -> Fabric {
     let mut chassis = Chassis::new(system);
     let (host, numa) = chassis.host(SKYLAKE, 2);

@@ -1,4 +1,4 @@
-//! Grace systems: GPUs with a CPU in their package, joined node by node, by the rack, by the hall.
+//! Grace systems: GPUs with a CPU in the same package, connected within a node, a rack or a hall.
 
 use super::System;
 use super::chassis::{Chassis, GRACE};
@@ -9,7 +9,7 @@ use crate::fabric::Fabric;
 pub(super) static SYSTEMS: &[System] = &[
     System {
         name: "4x-gh200",
-        summary: "4x GH200, each pair joined by 6 NVLinks",
+        summary: "4x GH200, 6 NVLinks between each pair",
         source: "HPE Cray EX254n, as in Alps: docs.cscs.ch/alps/hardware",
         build: quad_gh200,
     },
@@ -29,12 +29,12 @@ pub(super) static SYSTEMS: &[System] = &[
         name: "gb300-nvl72",
         summary: "72x GB300 in one NVLink domain: 18 compute trays, 9 switch trays",
         source: "NVIDIA NVL72 AI Factory enterprise reference architecture",
-        // Each GPU stands behind the PCIe switch of a ConnectX-8, Gen6 to the GPU and Gen5 to Grace (unverified).
+        // Each GPU is behind the PCIe switch of a ConnectX-8, Gen6 to the GPU and Gen5 to Grace (unverified).
         build: |system| nvl72(system, "gb300", Some(6)),
     },
 ];
 
-/// Six of a GPU's 18 links to each of three others; that the links are shared out evenly is unverified.
+/// Six of a GPU's 18 links to each of the three others; the even split is unverified.
 fn quad_gh200(system: &'static System) -> Fabric {
     let mut chassis = Chassis::new(system);
     let (_, numa) = chassis.host(GRACE, 4);
@@ -44,9 +44,9 @@ fn quad_gh200(system: &'static System) -> Fabric {
     chassis.finish()
 }
 
-/// 32 chassis of eight one-GPU hosts and three switch trays; 36 trays above them. A tray has two NVSwitch chips of 64
-/// ports and is one device here, since its chips' inner wiring is not public. A tray of a chassis takes 6 links of each GPU
-/// and gives as many to 12 upper trays, 4 each; an upper tray takes 4 links from each of 32 chassis, all its 128 ports.
+/// 32 chassis of eight one-GPU hosts and three switch trays, and 36 trays above them. A tray has two NVSwitch chips of
+/// 64 ports and is one device here, because its inner wiring is not public. A tray of a chassis has 6 links to each GPU
+/// and 4 to each of 12 upper trays; an upper tray has 4 links to each of 32 chassis, which uses all its 128 ports.
 fn dgx_gh200(system: &'static System) -> Fabric {
     let mut chassis = Chassis::new(system);
     let mut lower_trays = Vec::new();
@@ -69,7 +69,8 @@ fn dgx_gh200(system: &'static System) -> Fabric {
     chassis.finish()
 }
 
-/// 18 trays of two Grace CPUs and four GPUs; nine trays of two NVSwitch chips, one link of each GPU to each chip.
+/// 18 trays of two Grace CPUs and four GPUs; nine trays of two NVSwitch chips, with one link between each GPU and each
+/// chip.
 fn nvl72(system: &'static System, gpu: &str, switch_generation: Option<u8>) -> Fabric {
     let mut chassis = Chassis::new(system);
     let mut gpus = Vec::new();

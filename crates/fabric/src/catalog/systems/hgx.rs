@@ -1,7 +1,8 @@
-//! HGX baseboards: eight GPUs, all joined by NVSwitches.
+//! HGX baseboards: eight GPUs connected by NVSwitches.
 //!
-//! A baseboard comes in many hosts, and without NICs; `dgx-a100` and `dgx-h100` have those of the DGX. The host here is NVIDIA's own DGX with the same board. Where GPU and NIC stand below
-//! several switches in a row, as in DGX A100, they stand below one here: NCCL flattens them too.
+//! A baseboard is sold in many hosts, without NICs; the host here is the DGX with the same board. `dgx-a100` and
+//! `dgx-h100` add the NICs of the DGX. Several PCIe switches in a row, as in DGX A100, are one switch here: NCCL flattens
+//! them too.
 
 use super::System;
 use super::chassis::{EMERALD_RAPIDS, GRANITE_RAPIDS, ROME, SAPPHIRE_RAPIDS};
@@ -56,7 +57,7 @@ pub(super) static SYSTEMS: &[System] = &[
     },
 ];
 
-/// NICs that a DGX brings, below the switches of its GPUs.
+/// The NICs of a DGX, below the PCIe switches of its GPUs.
 const fn infiniband(per_switch: usize, gbit: u32, pcie: (u8, u8)) -> Option<Nics> {
     Some(Nics { per_switch, network: LinkKind::Network { network: Network::InfiniBand, gbit }, pcie })
 }
@@ -68,7 +69,7 @@ pub(super) const HOPPER_BOARD: Wiring = Wiring::NvSwitches(&[5, 4, 4, 5]);
 /// See [`AMPERE_BOARD`].
 pub(super) const BLACKWELL_BOARD: Wiring = Wiring::NvSwitches(&[9, 9]);
 
-/// Two sockets of four NUMA nodes; the GPUs hang on nodes 3, 1, 7 and 5.
+/// Two sockets of four NUMA nodes; the GPUs are on nodes 3, 1, 7 and 5.
 const HGX_A100: Server = Server {
     gpu: "a100",
     cpus: ROME,
@@ -81,7 +82,7 @@ const HGX_A100: Server = Server {
     wiring: AMPERE_BOARD,
 };
 
-/// Each GPU has 16 lanes to its socket of its own, through a switch that it shares with one NIC and one drive.
+/// Each GPU has its own 16 lanes to its socket, through a switch that it shares with one NIC and one drive.
 const HGX_H100: Server = Server {
     gpu: "h100",
     cpus: SAPPHIRE_RAPIDS,
@@ -94,7 +95,7 @@ const HGX_H100: Server = Server {
     wiring: HOPPER_BOARD,
 };
 
-/// The ConnectX-8 soldered beside each GPU is its PCIe switch as well: Gen6 to the GPU, Gen5 to the host's CPU.
+/// The ConnectX-8 next to each GPU is also its PCIe switch: Gen6 to the GPU, Gen5 to the CPU.
 const HGX_B300: Server = Server {
     gpu: "b300",
     cpus: GRANITE_RAPIDS,

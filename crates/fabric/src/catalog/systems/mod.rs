@@ -1,8 +1,9 @@
 //! Whole systems, built device by device.
 //!
-//! What a preset holds is what comes with it. A bare board or rack (`hgx-h100`, `gb200-nvl72`) has no NICs: a cluster spec such
-//! as `2x hgx-h100 + 8x ndr` names them. Cloud shapes have the NICs that the provider fitted for GPU traffic, and
-//! `hgx-b300` those that NVIDIA solders on; `dgx-a100` and `dgx-h100` are the HGX boards with the NICs of the DGX around them. Management networks are left out everywhere.
+//! A preset contains what is delivered with it. A bare board or rack (`hgx-h100`, `gb200-nvl72`) has no NICs; a cluster
+//! spec such as `2x hgx-h100 + 8x ndr` adds them. Cloud instances have the provider's NICs for GPU traffic, `hgx-b300`
+//! has those on its board, and `dgx-a100` and `dgx-h100` are the HGX boards with the NICs of the DGX. Management networks
+//! are left out.
 
 mod amd;
 pub(crate) mod chassis;
@@ -21,7 +22,7 @@ use crate::fabric::Fabric;
 /// A system of the catalog.
 #[derive(Debug)]
 pub struct System {
-    /// As specs spell it: `hgx-h100`.
+    /// The name in specs: `hgx-h100`.
     pub name: &'static str,
     /// One line for a list.
     pub summary: &'static str,
@@ -31,13 +32,13 @@ pub struct System {
 }
 
 impl System {
-    /// Builds its fabric.
+    /// Builds the fabric of one such system.
     pub fn fabric(&'static self) -> Fabric {
         (self.build)(self)
     }
 }
 
-/// The system with a name, in any case; `_` is as good as `-`.
+/// The system with a name, ignoring case; `_` counts as `-`.
 pub fn by_name(name: &str) -> Option<&'static System> {
     let name = name.replace('_', "-");
     all().find(|system| system.name.eq_ignore_ascii_case(&name))

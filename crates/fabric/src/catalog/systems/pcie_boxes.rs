@@ -1,7 +1,7 @@
-//! Workstations and servers whose GPUs sit in PCIe slots.
+//! Workstations and servers with GPUs in PCIe slots.
 //!
-//! These are typical builds and no one's product: a single socket up to four GPUs, two sockets above, every GPU on 16 lanes
-//! of its own. Boards that halve the lanes, or put slots behind a switch, are described by a file.
+//! These are typical builds, not products: one socket for up to four GPUs, two sockets above, 16 lanes per GPU. Describe
+//! boards with fewer lanes, or with slots behind a switch, in a file.
 
 use super::System;
 use super::chassis::{Chassis, Cpus, GENOA, MILAN, ROME};
@@ -21,7 +21,7 @@ pub(super) static SYSTEMS: &[System] = &[
     },
     System {
         name: "2x-rtx3090-bridge",
-        summary: "2x RTX 3090 in x16 slots, joined by an NVLink bridge",
+        summary: "2x RTX 3090 in x16 slots, with an NVLink bridge",
         source: GEN4_BUILD,
         build: |system| bridged(system, "rtx3090", ROME, &[2]),
     },
@@ -69,7 +69,7 @@ pub(super) static SYSTEMS: &[System] = &[
     },
 ];
 
-/// GPUs in slots, each on its own root port: `gpus[s]` of them on socket `s`.
+/// GPUs in slots, each on its own root port, with `gpus[s]` of them on socket `s`.
 fn slots(system: &'static System, gpu: &str, cpus: Cpus, gpus: &[usize]) -> (Chassis, Vec<DeviceId>) {
     let mut chassis = Chassis::new(system);
     let (_, numa) = chassis.host(cpus, gpus.len() as u32);
@@ -82,7 +82,7 @@ fn slots(system: &'static System, gpu: &str, cpus: Cpus, gpus: &[usize]) -> (Cha
     (chassis, placed)
 }
 
-/// The same, each GPU and its right-hand neighbour joined over all their bridge connectors.
+/// The same with a bridge between each two neighbours, over all their bridge connectors.
 fn bridged(system: &'static System, gpu: &str, cpus: Cpus, gpus: &[usize]) -> Fabric {
     let (mut chassis, placed) = slots(system, gpu, cpus, gpus);
     for pair in placed.chunks_exact(2) {

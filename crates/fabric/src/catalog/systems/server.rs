@@ -1,4 +1,4 @@
-//! Servers whose GPUs stand behind PCIe switches: what HGX boards, DGX-1 and cloud shapes have in common.
+//! Servers with GPUs behind PCIe switches: HGX boards, DGX-1 and cloud instances.
 
 use super::System;
 use super::chassis::{Chassis, Cpus};
@@ -12,14 +12,14 @@ pub(super) struct Server {
     /// Id of its GPUs.
     pub(super) gpu: &'static str,
     pub(super) cpus: Cpus,
-    /// NUMA nodes as its kernel counts them.
+    /// NUMA nodes as seen by the kernel.
     pub(super) numa_nodes: u32,
     /// The NUMA node of each PCIe switch, in the order of the GPUs below the switches.
     pub(super) switches: &'static [usize],
     /// PCIe generation of those switches.
     pub(super) pcie: u8,
     pub(super) gpus_per_switch: usize,
-    /// Whether a drive stands below each switch.
+    /// Whether there is a drive below each switch.
     pub(super) drives: bool,
     pub(super) nics: Option<Nics>,
     pub(super) wiring: Wiring,
@@ -34,14 +34,14 @@ pub(super) struct Nics {
     pub(super) pcie: (u8, u8),
 }
 
-/// How the GPUs reach each other past PCIe.
+/// The links between the GPUs, besides PCIe.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Wiring {
     /// Links of each GPU to each NVSwitch.
     NvSwitches(&'static [u32]),
     /// `(a, b, links)`.
     Pairs(&'static [(usize, usize, u32)]),
-    /// Every GPU to every other, with this many links.
+    /// This many links between each two GPUs.
     FullMesh(u32),
 }
 

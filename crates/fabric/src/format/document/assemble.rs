@@ -1,4 +1,4 @@
-//! From a document's entries to a fabric: names looked up, counts checked, entries merged.
+//! Builds a fabric from a document's entries: looks up names, checks counts, merges entries.
 
 use std::collections::BTreeMap;
 
@@ -19,16 +19,16 @@ use crate::nearest::did_you_mean;
 use crate::rate::Rate;
 use crate::spec::ClusterSpec;
 
-/// What is wrong with a document.
+/// A mistake in a document.
 #[derive(Debug)]
-pub(super) enum Fault {
-    /// An entry of one of its lists; the document's own keys count as lists too.
+pub(super) enum DocumentError {
+    /// In an entry of one of its lists; top-level keys count as lists too.
     Entry { list: &'static str, index: usize, reason: String },
-    /// The whole.
+    /// In the fabric as a whole.
     Fabric(FabricError),
 }
 
-/// A fabric under construction. Links wait here, since overrides change them.
+/// A fabric under construction. Links are kept here until all overrides are applied.
 pub(super) struct Assembly {
     pub(super) builder: FabricBuilder,
     pub(super) specs: Vec<LinkSpec>,
@@ -38,8 +38,8 @@ pub(super) struct Assembly {
     types: FxHashMap<String, SpecId>,
 }
 
-/// Builds what a document describes.
-pub(super) fn assemble(document: Document) -> Result<Fabric, Fault> {
+/// Builds the fabric of a document.
+pub(super) fn assemble(document: Document) -> Result<Fabric, DocumentError> {
     let base = document.base.as_deref().map(base_fabric).transpose();
     let base = base.map_err(|reason| at("base", 0, reason))?;
     let name = document.name.as_deref().or(base.as_ref().map(Fabric::name));
@@ -69,36 +69,36 @@ pub(super) fn assemble(document: Document) -> Result<Fabric, Fault> {
     for ((source, target, spec), count) in assembly.links {
         assembly.builder.link(source, target, count, spec);
     }
-    assembly.builder.finish().map_err(Fault::Fabric)
+    assembly.builder.finish().map_err(DocumentError::Fabric)
 }
 
 fn each<T>(
     list: &'static str,
     entries: Vec<T>,
     mut add: impl FnMut(T) -> Result<(), String>,
-) -> Result<(), Fault> {
+) -> Result<(), DocumentError> {
     for (index, entry) in entries.into_iter().enumerate() {
         add(entry).map_err(|reason| at(list, index, reason))?;
     }
     Ok(())
 }
 
-fn at(list: &'static str, index: usize, reason: String) -> Fault {
-    Fault::Entry { list, index, reason }
+fn at(list: &'static str, index: usize, reason: String) -> DocumentError {
+    DocumentError::Entry { list, index, reason }
 }
 
 fn base_fabric(text: &str) -> Result<Fabric, String> {
-    // A few words can ask for a hundred thousand GPUs; a document gets a smaller cluster than a spec by itself.
+    // A short spec can describe 200,000 GPUs; the limit for a document is lower.
     if let Ok(spec) = text.parse::<ClusterSpec>()
         && spec.gpus() > BASE_GPUS_MAX
     {
-        return Err(format!("`base` would bring {} GPUs, and {BASE_GPUS_MAX} is the limit", spec.gpus()));
+        return Err(format!("`base` has {} GPUs; the limit for a document is {BASE_GPUS_MAX}", spec.gpus()));
     }
     resolve(text).map_err(|error| format!("`base`: {error}"))
 }
 
 impl Assembly {
-    /// Copies a fabric in, its hosts named by `rename`.
+    /// Appends a copy of a fabric, with its hosts renamed by `rename`.
     fn copy(&mut self, part: &Fabric, rename: impl Fn(usize, &str) -> String) -> Result<(), String> {
         let first_host = self.builder.host_count() as u32;
         let first_device = self.builder.device_count() as u32;
@@ -124,7 +124,7 @@ impl Assembly {
             return Err("a host needs a name".to_owned());
         }
         if self.hosts.contains_key(&name) {
-            return Err(format!("a host called `{}` is there already", excerpt(&name)));
+            return Err(format!("duplicate host `{}`: rename one of the two", excerpt(&name)));
         }
         let id = self.builder.host(name.clone(), system);
         self.hosts.insert(name, id);
@@ -136,7 +136,7 @@ impl Assembly {
             return self.new_host(entry.name, entry.system.as_deref()).map(drop);
         };
         if entry.system.is_some() {
-            return Err("`like` sets the system too: leave `system` out".to_owned());
+            return Err("`like` also sets the system: remove `system`".to_owned());
         }
         let system = systems::by_name(&like).ok_or_else(|| {
             let hint = did_you_mean(&like, systems::all().map(|system| system.name));
@@ -144,28 +144,32 @@ impl Assembly {
         })?;
         let part = system.fabric();
         if part.hosts().len() != 1 || part.devices().iter().any(|device| device.host.is_none()) {
-            return Err(format!("{like} is more than one host: start from it with `base = \"{like}\"`"));
+            return Err(format!(
+                "`like` copies one host and {like} has several: use `base = \"{like}\"` instead"
+            ));
         }
         self.copy(&part, |_, _| entry.name.clone())
     }
 
-    /// Adds a device under a name that nobody has yet.
+    /// Adds a device under an unused name.
     fn add_device(&mut self, device: Device, local: LocalName) -> Result<(), String> {
         let key = (device.host, local);
         if self.devices.len() == DEVICES_MAX {
-            return Err(format!("this is one device too many: {DEVICES_MAX} is the limit"));
+            return Err(format!("too many devices: the limit for a document is {DEVICES_MAX}"));
         }
         if self.devices.contains_key(&key) {
-            return Err(format!("a device called `{local}` is there already, on the same host"));
+            return Err(format!(
+                "duplicate device `{local}` on the same host: give one of the two another number"
+            ));
         }
         let id = self.builder.add_device(device);
-        // The builder numbers devices in their order; a document numbers them in their names.
+        // The builder numbers devices in order; in a document the number is part of the name.
         self.builder.device_mut(id).ordinal = local.ordinal;
         self.devices.insert(key, id);
         Ok(())
     }
 
-    /// Takes a name apart into the host, which must be there, and the rest.
+    /// Splits a name into its host, which must exist, and the rest.
     fn place(&self, name: &str) -> Result<(Option<HostId>, LocalName), String> {
         let (host, local) = match name.rsplit_once('/') {
             Some((host, local)) => (Some(host), local),
@@ -179,7 +183,7 @@ impl Assembly {
             None if self.hosts.len() == 1 => Some(HostId(0)),
             None if local.is_switch() => None,
             None => {
-                return Err(format!("`{local}` needs its host in front, as in `host0/{local}`"));
+                return Err(format!("`{local}` needs the name of its host in front, as in `host0/{local}`"));
             }
         };
         Ok((host, local))
@@ -194,29 +198,28 @@ impl Assembly {
     /// The device with a name.
     fn device(&self, name: &str) -> Result<DeviceId, String> {
         let (host, local) = self.place(name)?;
-        // In a document of one host, a switch without a host's name may still be nobody's.
+        // In a document of one host, a switch without a host in its name may belong to no host.
         let host_left_out = !name.contains('/');
         let shared = || self.devices.get(&(None, local)).filter(|_| host_left_out);
-        let found = self.devices.get(&(host, local)).or_else(shared);
-        found.copied().ok_or_else(|| {
-            let alike = |(of, other): &&(Option<HostId>, LocalName)| *of == host && other.stem == local.stem;
-            let (there, verb) = match self.devices.keys().filter(alike).count() {
-                1 => (1, "is"),
-                there => (there, "are"),
-            };
-            format!("no device is called `{}`; {there} of that kind {verb} there", excerpt(name))
+        let device = self.devices.get(&(host, local)).or_else(shared);
+        device.copied().ok_or_else(|| {
+            let same_kind =
+                |(of, other): &&(Option<HostId>, LocalName)| *of == host && other.stem == local.stem;
+            let owner = if host.is_some() { "its host" } else { "the document" };
+            let count = self.devices.keys().filter(same_kind).count();
+            format!("no device is called `{}`; {owner} has {count} of kind `{}`", excerpt(name), local.stem)
         })
     }
 
     pub(super) fn devices_between(&self, (a, b): &(String, String)) -> Result<(DeviceId, DeviceId), String> {
         let (source, target) = (self.device(a)?, self.device(b)?);
         if source == target {
-            return Err(format!("`{}` is linked to itself", excerpt(a)));
+            return Err(format!("`{}` is linked to itself; a link needs two different devices", excerpt(a)));
         }
         Ok((source, target))
     }
 
-    /// Makes a link type known, and remembers what it is.
+    /// Registers a link type.
     pub(super) fn spec(&mut self, spec: LinkSpec) -> SpecId {
         let id = self.builder.spec(spec.clone());
         if id.0 as usize == self.specs.len() {
@@ -229,10 +232,10 @@ impl Assembly {
         let kind = match entry.kind {
             Some(kind) => kind,
             None => (entry.id.parse::<LinkKind>())
-                .map_err(|error| format!("`kind` is needed where the id is not one: {error}"))?,
+                .map_err(|error| format!("`kind` is missing and the id is not a link kind: {error}"))?,
         };
         if self.types.contains_key(&entry.id) {
-            return Err(format!("a link type called `{}` is there already", excerpt(&entry.id)));
+            return Err(format!("duplicate link type `{}`: rename one of the two", excerpt(&entry.id)));
         }
         let spec = LinkSpec {
             kind,
@@ -249,7 +252,7 @@ impl Assembly {
         Ok(())
     }
 
-    /// A type the document declared, or one of the catalog.
+    /// A link type of the document or of the catalog.
     fn link_type(&mut self, id: &str) -> Result<SpecId, String> {
         match self.types.get(id) {
             Some(spec) => Ok(*spec),
@@ -260,7 +263,7 @@ impl Assembly {
         }
     }
 
-    /// What kind of link a type's id stands for.
+    /// The kind of link that a type's id refers to.
     pub(super) fn kind_of(&self, id: &str) -> Result<LinkKind, String> {
         if let Some(spec) = self.types.get(id) {
             return Ok(self.specs[spec.0 as usize].kind);
@@ -271,7 +274,7 @@ impl Assembly {
             all.sort_unstable();
             all.dedup();
             format!(
-                "no link type is called `{}`.{} Declare it in `[[link_type]]`, or take one of `weft topo --list links`",
+                "no link type is called `{}`.{} Declare it in `[[link_type]]`, or use one that `weft topo --list links` prints",
                 excerpt(id),
                 did_you_mean(id, all.into_iter())
             )
@@ -288,7 +291,7 @@ impl Assembly {
         Ok(())
     }
 
-    /// Adds links in one direction to those of the same type that are there.
+    /// Adds links in one direction to the existing ones of the same type.
     pub(super) fn link(
         &mut self,
         source: DeviceId,
@@ -296,10 +299,10 @@ impl Assembly {
         spec: SpecId,
         count: u32,
     ) -> Result<(), String> {
-        let there = self.links.entry((source, target, spec)).or_default();
-        *there = there.saturating_add(count);
-        if count == 0 || *there > LINK_COUNT_MAX {
-            return Err(format!("there can be 1 to {LINK_COUNT_MAX} parallel links"));
+        let total = self.links.entry((source, target, spec)).or_default();
+        *total = total.saturating_add(count);
+        if count == 0 || *total > LINK_COUNT_MAX {
+            return Err(format!("the number of parallel links must be 1 to {LINK_COUNT_MAX}"));
         }
         Ok(())
     }
@@ -313,12 +316,12 @@ fn rate_figure(entry: RateEntry) -> Result<LinkRate, String> {
     })
 }
 
-/// GB/s as a document has them, in the whole bytes per second of a [`Rate`].
+/// Converts GB/s of a document to the whole bytes per second of a [`Rate`].
 pub(super) fn bytes_per_second(gb: f64) -> Result<u64, String> {
     const GB_MAX: f64 = 1e6;
     if (0.0..=GB_MAX).contains(&gb) {
         Ok((gb * 1e9).round() as u64)
     } else {
-        Err(format!("{gb} GB/s is no rate of a link; it may be 0 to {GB_MAX}"))
+        Err(format!("{gb} GB/s is out of range: the rate of a link is 0 to {GB_MAX} GB/s"))
     }
 }

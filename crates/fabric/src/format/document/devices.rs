@@ -1,4 +1,4 @@
-//! Devices: their names, and what each kind of them has to say.
+//! Device entries: their names, and the keys of each kind.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,7 +12,7 @@ use crate::id::HostId;
 use crate::nearest::did_you_mean;
 use crate::rate::Rate;
 
-/// What stands behind the host in a device's name: `gpu3`.
+/// The part of a device's name after the host: `gpu3`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct LocalName {
     pub(super) stem: &'static str,
@@ -24,12 +24,12 @@ impl LocalName {
         Self { stem: device.kind.stem(), ordinal: device.ordinal }
     }
 
-    /// Switches between hosts, which belong to none.
+    /// True for network switches, which belong to no host.
     pub(super) fn is_network_switch(self) -> bool {
         matches!(self.stem, "leaf" | "spine")
     }
 
-    /// Those, and NVSwitches, which may stand outside the hosts too.
+    /// True for devices that may belong to no host: network switches and NVSwitches.
     pub(super) fn is_switch(self) -> bool {
         self.is_network_switch() || self.stem == "nvswitch"
     }
@@ -51,12 +51,11 @@ impl FromStr for LocalName {
         let is_canonical = number == "0" || !number.starts_with('0');
         match (kind, number.parse()) {
             (Some(kind), Ok(ordinal)) if is_canonical => Ok(Self { stem: kind.stem(), ordinal }),
-            (Some(_), _) => Err(format!(
-                "`{}` needs the number of the device behind `{stem}`, as in `{stem}0`",
-                excerpt(text)
-            )),
+            (Some(_), _) => {
+                Err(format!("`{}` needs a device number after `{stem}`, as in `{stem}0`", excerpt(text)))
+            }
             (None, _) => Err(format!(
-                "`{}` is not a device's name: write its kind and number, as in `host0/gpu3`; the kinds are {}",
+                "`{}` is not a device name: write kind and number, as in `host0/gpu3`; the kinds are {}",
                 excerpt(text),
                 bare_kinds().map(|kind| kind.stem()).join(", ")
             )),
@@ -64,7 +63,7 @@ impl FromStr for LocalName {
     }
 }
 
-/// Every kind of device, with nothing said about it.
+/// Every kind of device, without properties.
 fn bare_kinds() -> [DeviceKind; 10] {
     [
         DeviceKind::Numa(Numa::default()),
@@ -80,9 +79,9 @@ fn bare_kinds() -> [DeviceKind; 10] {
     ]
 }
 
-/// The device that an entry describes.
+/// Builds the device of an entry.
 pub(super) fn device(entry: DeviceEntry, host: Option<HostId>, local: LocalName) -> Result<Device, String> {
-    refuse_strangers(&entry, local)?;
+    check_keys(&entry, local)?;
     let bus = entry.bus.as_deref().map(str::parse::<BusId>).transpose();
     Ok(Device {
         host,
@@ -95,8 +94,8 @@ pub(super) fn device(entry: DeviceEntry, host: Option<HostId>, local: LocalName)
     })
 }
 
-/// Keys that only some kinds have.
-fn refuse_strangers(entry: &DeviceEntry, local: LocalName) -> Result<(), String> {
+/// Refuses keys that the device's kind does not have.
+fn check_keys(entry: &DeviceEntry, local: LocalName) -> Result<(), String> {
     for (key, is_given, of) in [
         ("model", entry.model.is_some(), "gpu"),
         ("sm", entry.sm.is_some(), "gpu"),
@@ -107,7 +106,7 @@ fn refuse_strangers(entry: &DeviceEntry, local: LocalName) -> Result<(), String>
         ("ports", !entry.ports.is_empty(), "nic"),
     ] {
         if is_given && local.stem != of {
-            return Err(format!("`{key}` is for a `{of}`, and `{local}` is none"));
+            return Err(format!("`{key}` applies to `{of}` devices only, not to `{local}`"));
         }
     }
     Ok(())
@@ -119,7 +118,8 @@ fn kind(entry: &DeviceEntry, local: LocalName) -> Result<DeviceKind, String> {
         DeviceKind::Numa(_) => DeviceKind::Numa(Numa {
             id: match entry.numa {
                 Some(id) => id,
-                None => i32::try_from(local.ordinal).map_err(|_| "the number is too large".to_owned())?,
+                None => i32::try_from(local.ordinal)
+                    .map_err(|_| "the number in the name is too large".to_owned())?,
             },
             cpu: entry.cpu.as_deref().map(cpu).unwrap_or_default(),
         }),
@@ -138,8 +138,8 @@ fn gpu_model(id: &str) -> Result<&'static gpus::GpuModel, String> {
     gpus::by_id(id).ok_or_else(|| {
         let hint = did_you_mean(id, gpus::GPUS.iter().map(|model| model.id));
         format!(
-            "the catalog has no GPU `{}`.{hint} `weft topo --list gpus` prints them; \
-             for any other, leave `model` out and give it a `label`",
+            "the catalog has no GPU `{}`.{hint} `weft topo --list gpus` prints all; \
+             for any other GPU, omit `model` and set `label`",
             excerpt(id)
         )
     })
@@ -150,7 +150,7 @@ fn class(text: &str) -> Result<PciClass, String> {
     digits
         .and_then(|digits| u32::from_str_radix(digits, 16).ok())
         .map(PciClass)
-        .ok_or_else(|| format!("`{}` is not a PCI class such as 0x030200", excerpt(text)))
+        .ok_or_else(|| format!("`{}` is not a PCI class; write it as 0x030200", excerpt(text)))
 }
 
 fn cpu(entry: &CpuEntry) -> Cpu {
@@ -170,7 +170,7 @@ fn port(entry: &PortEntry) -> Result<Port, String> {
     })
 }
 
-/// The entry for a device of that name.
+/// The entry of a device with that name.
 pub(super) fn entry(device: &Device, name: String) -> DeviceEntry {
     let mut entry = DeviceEntry {
         name,

@@ -1,4 +1,4 @@
-//! Overrides: what a person knows better than the description a document starts from.
+//! Overrides: corrections to the links of the `base` that a document starts from.
 
 use super::LINK_COUNT_MAX;
 use super::assemble::{Assembly, bytes_per_second};
@@ -9,30 +9,30 @@ use crate::id::DeviceId;
 use crate::link::{LinkSpec, SpecId};
 use crate::rate::Rate;
 
-/// What an override does to each link it finds.
+/// The change that an override makes to each link it selects.
 enum Change {
     Remove,
     Set { rate: Option<LinkRate>, count: Option<u32> },
 }
 
 impl Assembly {
-    /// Changes the links between two devices, in both directions unless the entry says one.
+    /// Changes the links between two devices, in both directions unless the entry has `oneway`.
     pub(super) fn apply(&mut self, entry: &OverrideEntry) -> Result<(), String> {
         let (source, target) = self.devices_between(&entry.between)?;
         let change = change(entry)?;
-        let mut found = self.between(source, target, entry)?;
+        let mut selected = self.between(source, target, entry)?;
         if !entry.oneway {
-            found.extend(self.between(target, source, entry)?);
+            selected.extend(self.between(target, source, entry)?);
         }
-        if found.is_empty() {
+        if selected.is_empty() {
             let (a, b) = &entry.between;
             return Err(format!(
-                "nothing to override: no such link from `{}` to `{}`; `[[link]]` adds one",
+                "nothing to override: there is no such link from `{}` to `{}`; add one with `[[link]]`",
                 excerpt(a),
                 excerpt(b)
             ));
         }
-        for (from, to, spec) in found {
+        for (from, to, spec) in selected {
             let count = self.links.remove(&(from, to, spec)).unwrap_or(1);
             if let Change::Set { rate, count: wanted } = &change {
                 let count = wanted.unwrap_or(count);
@@ -49,7 +49,7 @@ impl Assembly {
         Ok(())
     }
 
-    /// The one type of link from a device to another that the entry means, if there is any.
+    /// The type of link from a device to another that the entry selects, if there is one.
     fn between(
         &self,
         source: DeviceId,
@@ -58,37 +58,45 @@ impl Assembly {
     ) -> Result<Vec<(DeviceId, DeviceId, SpecId)>, String> {
         let wanted = entry.link_type.as_deref().map(|id| self.kind_of(id)).transpose()?;
         let all = (source, target, SpecId(0))..=(source, target, SpecId(u32::MAX));
-        let found: Vec<_> = (self.links.range(all).map(|(key, _)| *key))
+        let selected: Vec<_> = (self.links.range(all).map(|(key, _)| *key))
             .filter(|key| wanted.is_none_or(|kind| self.specs[key.2.0 as usize].kind == kind))
             .collect();
-        if found.len() > 1 {
-            let kinds: Vec<String> =
-                (found.iter()).map(|key| format!("`{}`", self.specs[key.2.0 as usize].kind.id())).collect();
-            return Err(format!("{} links join the two: say which `type` is meant", kinds.join(" and ")));
+        if selected.len() > 1 {
+            let kinds: Vec<String> = (selected.iter())
+                .map(|key| format!("`{}`", self.specs[key.2.0 as usize].kind.id()))
+                .collect();
+            return Err(format!(
+                "{} links connect these devices: choose one with `type`",
+                kinds.join(" and ")
+            ));
         }
-        Ok(found)
+        Ok(selected)
     }
 }
 
 fn change(entry: &OverrideEntry) -> Result<Change, String> {
     match (entry.remove, entry.gb_per_s_each_way, entry.count, &entry.source) {
         (true, None, None, None) => Ok(Change::Remove),
-        (true, ..) => Err("`remove` leaves nothing to set: drop it, or the rest".to_owned()),
+        (true, ..) => {
+            Err("`remove` cannot be combined with other settings: delete it, or delete the others".to_owned())
+        }
         (false, None, None, _) => {
             Err("an override needs `gb_per_s_each_way`, `count` or `remove = true`".to_owned())
         }
-        (false, None, Some(_), Some(_)) => Err("`source` goes with `gb_per_s_each_way`".to_owned()),
+        (false, None, Some(_), Some(_)) => {
+            Err("`source` needs `gb_per_s_each_way`: add it, or delete `source`".to_owned())
+        }
         (false, Some(_), _, None) => {
-            Err("a measured rate needs a `source`: who measured it, when and with what".to_owned())
+            Err("a measured rate needs a `source`: say who measured it, when and how".to_owned())
         }
         (false, _, Some(count), _) if !(1..=LINK_COUNT_MAX).contains(&count) => {
-            Err(format!("there can be 1 to {LINK_COUNT_MAX} parallel links; `remove = true` leaves none"))
+            Err(format!("`count` must be 1 to {LINK_COUNT_MAX}; to remove the links, set `remove = true`"))
         }
         (false, None, count, None) => Ok(Change::Set { rate: None, count }),
         (false, Some(gb), count, Some(source)) => {
             let value = Rate::from_bytes(bytes_per_second(gb)?);
             if value == Rate::ZERO {
-                return Err("a link that carries nothing is not there: `remove = true`".to_owned());
+                return Err("the rate must not be 0; to remove the links, set `remove = true`".to_owned());
             }
             let rate = Some(Figure { value, basis: Basis::Measured, source: source.clone() });
             Ok(Change::Set { rate, count })
@@ -96,14 +104,14 @@ fn change(entry: &OverrideEntry) -> Result<Change, String> {
     }
 }
 
-/// The type with a measured rate. A wire does not carry more than it signals: more than that is the rate of a whole
-/// bundle, or of both directions, taken for that of one link.
+/// The type with a measured rate. A rate above the nominal one is refused: it is that of a whole bundle, or of both
+/// directions.
 fn with_rate(spec: &LinkSpec, rate: &LinkRate, count: u32) -> Result<LinkSpec, String> {
     if let Some(nominal) = &spec.nominal
         && rate.value > nominal.value
     {
         return Err(format!(
-            "{} is more than {} signals ({}); the rate is that of each of the {count} parallel links, each way",
+            "{} exceeds the nominal rate of {} ({}); give the rate of each of the {count} parallel links, each way",
             rate.value.amount(),
             spec.kind,
             nominal.value.amount(),

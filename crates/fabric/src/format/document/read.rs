@@ -1,24 +1,24 @@
-//! From bytes to a document, and from its entries back to lines where one of them is wrong.
+//! Parses documents, and finds the line of an entry with a mistake.
 
 use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 use toml::de::DeTable;
 
-use super::assemble::{Fault, assemble};
+use super::assemble::{DocumentError, assemble};
 use super::schema::{Document, VERSION, Version};
 use crate::fabric::Fabric;
-use crate::format::{MAX_INPUT_BYTES, ReadError, text};
+use crate::format::{INPUT_BYTES_MAX, ReadError, text};
 
-/// What a parser may be asked to hold. Its tree costs up to a hundred times the bytes it is read from, so entries are
-/// counted before it sees them. The limits keep a hostile input below 256 MB.
+/// Limits that are checked before parsing. The parsers' trees take up to a hundred times the memory of the input; the
+/// limits keep it below 256 MB for any input.
 struct Limits {
     bytes: usize,
-    /// Characters that open a table or a list. TOML's dotted keys do.
+    /// Characters that open a table or a list, including the dots of TOML's dotted keys.
     lists: usize,
-    /// Characters that announce one more value.
+    /// Characters that precede a value.
     values: usize,
-    /// What to do about a document that is too large.
+    /// How to reduce a document that is too large.
     advice: &'static str,
 }
 
@@ -30,7 +30,7 @@ const TOML: Limits = Limits {
 };
 
 const JSON: Limits =
-    Limits { bytes: MAX_INPUT_BYTES, lists: 600_000, values: 1_500_000, advice: "start from a `base`" };
+    Limits { bytes: INPUT_BYTES_MAX, lists: 600_000, values: 1_500_000, advice: "start from a `base`" };
 
 /// Reads a fabric from a TOML document.
 pub fn read_toml(bytes: &[u8]) -> Result<Fabric, ReadError> {
@@ -51,7 +51,7 @@ pub fn read_toml(bytes: &[u8]) -> Result<Fabric, ReadError> {
     })
 }
 
-/// Reads a fabric from a JSON document, or from the document under `fabric` in what `weft topo --json` prints.
+/// Reads a fabric from a JSON document, or from the `fabric` key in the output of `weft topo --json`.
 pub fn read_json(bytes: &[u8]) -> Result<Fabric, ReadError> {
     let whole = JSON.check(text(bytes)?)?;
     let text = serde_json::from_str::<Report<'_>>(whole).map_or(whole, |report| report.fabric.get());
@@ -62,7 +62,7 @@ pub fn read_json(bytes: &[u8]) -> Result<Fabric, ReadError> {
     })
 }
 
-/// What `weft topo --json` prints around a document.
+/// The output of `weft topo --json`, which contains a document.
 #[derive(serde::Deserialize)]
 struct Report<'a> {
     #[serde(borrow)]
@@ -73,7 +73,7 @@ fn read_json_document(text: &str) -> Result<Fabric, ReadError> {
     let document = serde_json::from_str::<Document>(text).map_err(|error| {
         let version = serde_json::from_str::<Version>(text).ok();
         let message = error.to_string();
-        // The line is in front already.
+        // The line is already in the error.
         let reason = message.rsplit_once(" at line ").map_or(&*message, |(reason, _)| reason);
         let line = error.line().max(1);
         other_version(version, line).unwrap_or_else(|| ReadError::at(line, reason))
@@ -85,7 +85,7 @@ fn read_json_document(text: &str) -> Result<Fabric, ReadError> {
             Ok(entries) => *entries.get(index)?,
             Err(_) => value,
         };
-        // A raw value is a slice of the text, so its address says where it stands.
+        // A raw value is a slice of the text, so its address gives its position.
         let offset = entry.get().as_ptr() as usize - text.as_ptr() as usize;
         Some(line_at(text, offset))
     })
@@ -96,7 +96,7 @@ impl Limits {
         if text.trim().is_empty() {
             return Err(ReadError::at(
                 1,
-                format!("the input is empty; a fabric starts with `weft = {VERSION}`"),
+                format!("the input is empty; a document starts with `weft = {VERSION}`"),
             ));
         }
         let (mut lists, mut values) = (0, 0);
@@ -111,7 +111,7 @@ impl Limits {
         ] {
             if found > limit {
                 let reason =
-                    format!("the document has {found} {what}, and {limit} is the limit: {}", self.advice);
+                    format!("the document has {found} {what}; the limit is {limit}: {}", self.advice);
                 return Err(ReadError::at(1, reason));
             }
         }
@@ -119,30 +119,32 @@ impl Limits {
     }
 }
 
-/// Builds the fabric; `locate` finds the line of an entry of a list.
+/// Builds the fabric; `locate` returns the line of an entry of a list.
 fn finish(document: Document, locate: impl Fn(&str, usize) -> Option<usize>) -> Result<Fabric, ReadError> {
     let wrong_version = match document.weft {
-        None => Some(format!("the document does not say `weft = {VERSION}`, the version of its format")),
+        None => Some(format!("the document has no format version: add `weft = {VERSION}`")),
         Some(VERSION) => None,
         Some(other) => Some(version_reason(other)),
     };
     if let Some(reason) = wrong_version {
         return Err(ReadError::at(1, reason));
     }
-    assemble(document).map_err(|fault| match fault {
-        Fault::Entry { list, index, reason } => ReadError::at(locate(list, index).unwrap_or(1), reason),
-        Fault::Fabric(error) => ReadError::Fabric(error),
+    assemble(document).map_err(|error| match error {
+        DocumentError::Entry { list, index, reason } => {
+            ReadError::at(locate(list, index).unwrap_or(1), reason)
+        }
+        DocumentError::Fabric(error) => ReadError::Fabric(error),
     })
 }
 
-/// A later format may have keys that this one calls mistakes: say what is really the matter.
+/// A later format may have keys that are unknown here: report the version instead.
 fn other_version(version: Option<Version>, line: usize) -> Option<ReadError> {
     let found = version.filter(|version| version.weft != VERSION)?.weft;
     Some(ReadError::at(line, version_reason(found)))
 }
 
 fn version_reason(found: u32) -> String {
-    format!("the document is of version {found}, and this program reads version {VERSION}")
+    format!("the document has format version {found}; this program reads version {VERSION}")
 }
 
 fn line_at(text: &str, offset: usize) -> usize {

@@ -1,11 +1,11 @@
-//! The document as it is spelled: what serde reads and writes, before anything is looked up.
+//! The schema of a document, as serde reads and writes it. Names are not resolved here.
 
 use serde::{Deserialize, Serialize};
 
 use crate::figure::{Basis, Source};
 use crate::link::{LinkKind, Network};
 
-/// The version this program reads and writes.
+/// The format version that this program reads and writes.
 pub(super) const VERSION: u32 = 1;
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -28,7 +28,7 @@ pub(super) struct Document {
     pub(super) overrides: Vec<OverrideEntry>,
 }
 
-/// Only the version, to tell a later format from a mistake.
+/// The version alone, to distinguish a later format from a mistake.
 #[derive(Debug, Deserialize)]
 pub(super) struct Version {
     pub(super) weft: u32,
@@ -44,7 +44,7 @@ pub(super) struct HostEntry {
     pub(super) like: Option<String>,
 }
 
-/// `extra`: pairs, since their order matters and names may repeat.
+/// `extra` is a list of pairs because their order matters and names may repeat.
 pub(super) type Pairs = Vec<(Box<str>, Box<str>)>;
 
 #[derive(Debug, Default, Serialize, Deserialize)]

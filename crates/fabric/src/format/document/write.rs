@@ -1,4 +1,4 @@
-//! From a fabric to a document: one entry on a line, so that two documents compare well.
+//! Writes a fabric as a document, with one entry per line so that documents can be diffed.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
@@ -15,18 +15,18 @@ use crate::id::DeviceId;
 use crate::link::{Link, LinkKind, LinkSpec};
 use crate::rate::Rate;
 
-/// A fabric that a document cannot hold. None of the catalog is one, nor any that a spec composes.
+/// A fabric cannot be written as a document. Fabrics of the catalog and of cluster specs always can.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// A document knows hosts and devices by their names, so no two can share one.
-    #[error("two hosts or two devices are called `{0}`: name them apart before writing")]
-    SameName(String),
-    /// For the same reason, a host needs one.
+    /// A document identifies hosts and devices by name, so names must be unique.
+    #[error("two hosts or two devices are called `{0}`: rename one before writing")]
+    DuplicateName(String),
+    /// A document identifies hosts by name.
     #[error("a host has no name: name it before writing")]
-    Nameless,
-    /// A number that would not read back as it is.
-    #[error("{0} is more than a document can hold")]
+    UnnamedHost,
+    /// A number that a document cannot represent.
+    #[error("{0} is out of range for a document")]
     OutOfRange(String),
 }
 
@@ -53,7 +53,7 @@ pub fn write_json(fabric: &Fabric) -> Result<String, WriteError> {
     Ok(out)
 }
 
-/// How a value is spelled on one line.
+/// The syntax of a value on one line.
 trait Syntax {
     fn value(value: &impl Serialize) -> Result<String, WriteError>;
 }
@@ -64,7 +64,7 @@ struct Json;
 impl Syntax for Toml {
     fn value(value: &impl Serialize) -> Result<String, WriteError> {
         let mut line = String::new();
-        // The one thing that TOML cannot write is a whole number past 2^63.
+        // TOML cannot represent integers above 2^63.
         match value.serialize(toml::ser::ValueSerializer::new(&mut line)) {
             Ok(_) => Ok(line),
             Err(error) => Err(WriteError::OutOfRange(format!("a figure ({error})"))),
@@ -78,7 +78,7 @@ impl Syntax for Json {
     }
 }
 
-/// Every list of the document, each entry on its line.
+/// The lists of the document, with one line per entry.
 fn lists<S: Syntax>(fabric: &Fabric) -> Result<[(&'static str, Vec<String>); 5], WriteError> {
     check_names(fabric)?;
     let hosts = fabric.hosts().iter().map(|host| HostEntry {
@@ -89,7 +89,7 @@ fn lists<S: Syntax>(fabric: &Fabric) -> Result<[(&'static str, Vec<String>); 5],
     let types = type_ids(fabric);
     let type_entries = fabric.specs().iter().zip(&types);
     let links = (fabric.links().iter())
-        .filter(|link| !(link.source > link.target && has_twin(fabric, link)))
+        .filter(|link| !(link.source > link.target && has_reverse(fabric, link)))
         .map(|link| link_entry(fabric, link, &types[link.spec.0 as usize]));
     Ok([
         ("notes", fabric.notes().iter().map(S::value).collect::<Result<_, _>>()?),
@@ -109,20 +109,20 @@ fn lists<S: Syntax>(fabric: &Fabric) -> Result<[(&'static str, Vec<String>); 5],
 fn check_names(fabric: &Fabric) -> Result<(), WriteError> {
     let mut hosts = FxHashSet::default();
     if fabric.hosts().iter().any(|host| host.name.is_empty()) {
-        return Err(WriteError::Nameless);
+        return Err(WriteError::UnnamedHost);
     }
     if let Some(host) = fabric.hosts().iter().find(|host| !hosts.insert(&host.name)) {
-        return Err(WriteError::SameName(excerpt(&host.name)));
+        return Err(WriteError::DuplicateName(excerpt(&host.name)));
     }
     let mut devices = FxHashSet::default();
     match (fabric.devices().iter()).find(|device| !devices.insert((device.host, LocalName::of(device)))) {
-        Some(device) => Err(WriteError::SameName(LocalName::of(device).to_string())),
+        Some(device) => Err(WriteError::DuplicateName(LocalName::of(device).to_string())),
         None => Ok(()),
     }
 }
 
-/// The name a document gives a device: with its host even where there is only one, and with nothing before the `/` for
-/// a device of no host that would else be taken for that of the only one.
+/// The name of a device in a document: always with its host, and with nothing before the `/` for a device of no host
+/// that would otherwise be assigned to the only host.
 fn name(fabric: &Fabric, id: DeviceId) -> String {
     let device = fabric.device(id);
     let local = LocalName::of(device);
@@ -142,7 +142,7 @@ fn device_entry(fabric: &Fabric, id: DeviceId) -> Result<DeviceEntry, WriteError
     Ok(devices::entry(device, name(fabric, id)))
 }
 
-/// An id for each link type: its kind, numbered where several types are of one kind.
+/// An id for each link type: its kind, with a number where several types have the same kind.
 fn type_ids(fabric: &Fabric) -> Vec<String> {
     let mut seen: FxHashMap<LinkKind, u32> = FxHashMap::default();
     let number = |spec: &LinkSpec| {
@@ -157,9 +157,9 @@ fn type_ids(fabric: &Fabric) -> Vec<String> {
 }
 
 fn type_entry(spec: &LinkSpec, id: &str) -> Result<LinkTypeEntry, WriteError> {
-    // A kind is made of numbers, and not every number has a name.
+    // Not every generation and width has an id.
     if spec.kind.id().parse() != Ok(spec.kind) {
-        return Err(WriteError::OutOfRange(format!("a link that is {}", spec.kind)));
+        return Err(WriteError::OutOfRange(format!("the link kind {}", spec.kind)));
     }
     Ok(LinkTypeEntry {
         id: id.to_owned(),
@@ -194,12 +194,12 @@ fn link_entry(fabric: &Fabric, link: &Link, id: &str) -> Result<LinkEntry, Write
         between: (name(fabric, link.source), name(fabric, link.target)),
         link_type: id.to_owned(),
         count: link.count,
-        oneway: !has_twin(fabric, link),
+        oneway: !has_reverse(fabric, link),
     })
 }
 
-/// True where the same links lead back.
-fn has_twin(fabric: &Fabric, link: &Link) -> bool {
+/// True where equal links lead back.
+fn has_reverse(fabric: &Fabric, link: &Link) -> bool {
     let back = fabric.links_from(link.target);
     back.binary_search_by_key(&(link.source, link.spec), |other| (other.target, other.spec))
         .is_ok_and(|index| back[index].count == link.count)

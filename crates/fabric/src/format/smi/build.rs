@@ -1,4 +1,4 @@
-//! Groups to fabric: NUMA nodes, root ports, PCIe switches, and NVLinks between GPUs or to a switch.
+//! Builds a fabric from groups: NUMA nodes, root ports, PCIe switches, and NVLinks between GPUs or to a switch.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,10 @@ use crate::id::{DeviceId, HostId};
 use crate::link::{LinkKind, LinkSpec, Socket};
 use crate::rate::Rate;
 
-/// No GPU up to Blackwell has more NVLinks; a row that adds up to more counts what a switch shares out.
-const MOST_NVLINKS: u32 = 18;
+/// NVLinks of a GPU, up to Blackwell. In a row with more, the links go to a switch and are counted once per peer.
+const GPU_NVLINKS_MAX: u32 = 18;
 
-/// Wires up the table.
+/// Builds the fabric of a table.
 pub(super) fn build(
     table: &Table,
     groups: &Groups,
@@ -49,7 +49,7 @@ struct Wiring<'t> {
 impl Wiring<'_> {
     /// One NUMA node for each group, by the group's first member.
     fn numa_nodes(&mut self) -> FxHashMap<usize, DeviceId> {
-        // Nobody says what CPUs these are, so nobody knows how fast they reach each other.
+        // The matrix does not name the CPUs, so the rate between them is unknown.
         let unknown =
             LinkSpec { kind: LinkKind::Socket(Socket::Other), nominal: None, effective: None, latency: None };
         let between = self.fabric.spec(unknown);
@@ -73,8 +73,7 @@ impl Wiring<'_> {
         }
         if disagree {
             self.fabric.note(
-                "The cells and the NUMA Affinity column disagree on which devices share a NUMA node; the cells are \
-                 followed.",
+                "The cells and the NUMA Affinity column disagree on which devices share a NUMA node; the cells are used.",
             );
         }
         nodes
@@ -98,7 +97,7 @@ impl Wiring<'_> {
             };
             let id = self.fabric.add(Some(self.host), kind);
             let number = self.fabric.device(id).ordinal;
-            // A table that leaves a GPU out has other numbers than ours.
+            // Keep the table's name where its numbering has gaps.
             if row.is_gpu() && row.name != format!("GPU{number}") {
                 self.fabric.device_mut(id).label = Some(row.name.as_str().into());
             }
@@ -106,7 +105,7 @@ impl Wiring<'_> {
         }
     }
 
-    /// Each tree of switches, and each device that is in none, on a root port of its own.
+    /// Puts each tree of switches, and each device without a switch, on its own root port.
     fn pcie(&mut self, numa: &FxHashMap<usize, DeviceId>) {
         let trees = members(&self.groups.tree);
         for tree in trees {
@@ -130,7 +129,7 @@ impl Wiring<'_> {
         }
     }
 
-    /// What a tree's root port is: a GPU's own slot where the GPU is alone on it.
+    /// The link of a tree's root port: the GPU's slot, if the tree is a single GPU.
     fn uplink(&self, tree: &[usize]) -> LinkSpec {
         match tree {
             [one] => self.slot(*one),
@@ -157,7 +156,7 @@ impl Wiring<'_> {
         self.fabric.connect(parent, self.devices[row], 1, spec);
     }
 
-    /// The slot of a row's device: known for a GPU of a known model.
+    /// The slot of a row's device, known only for a GPU of a known model.
     fn slot(&self, row: usize) -> LinkSpec {
         match self.model.filter(|_| self.table.rows[row].is_gpu()) {
             Some(model) => links::pcie(model.pcie.0, model.pcie.1),
@@ -175,20 +174,20 @@ impl Wiring<'_> {
         let Some(first) = (0..rows).find(|i| peers(*i).next().is_some()) else {
             return Ok(());
         };
-        let (link, most) = match self.model {
-            None => (&links::NVLINK_UNKNOWN, MOST_NVLINKS),
+        let (link, links_max) = match self.model {
+            None => (&links::NVLINK_UNKNOWN, GPU_NVLINKS_MAX),
             Some(model) => model.gpu_links().ok_or_else(|| {
                 let row = &self.table.rows[first];
                 ReadError::at(
                     row.line,
-                    format!("{} has NVLinks, and the {model} has none; which GPU is it?", row.name),
+                    format!("{} has NVLinks, but the {model} has none; check the GPU model", row.name),
                 )
             })?,
         };
         let spec = self.fabric.spec(link.clone());
         let mut shared = 0;
         for island in islands(rows, |i, j| count(i, j).is_some()) {
-            if !island.iter().any(|i| peers(*i).fold(0, u32::saturating_add) > most) {
+            if !island.iter().any(|i| peers(*i).fold(0, u32::saturating_add) > links_max) {
                 for (&i, &j) in island.iter().flat_map(|i| island.iter().map(move |j| (i, j))) {
                     if let Some(count) = count(i, j) {
                         self.fabric.link(self.devices[i], self.devices[j], count, spec);
@@ -209,13 +208,13 @@ impl Wiring<'_> {
         }
         if shared > 0 {
             self.fabric.note(
-                "GPUs show more NVLinks than they have, so these meet in NVSwitches; the matrix does not say how many, \
-                 and one stands for all.",
+                "The matrix lists more NVLinks than a GPU has, so they lead to NVSwitches; it does not say how many, \
+                 and they are shown as one.",
             );
         }
         self.fabric.note(
-            "Between GPUs joined by NVLink the matrix does not show PCIe; where nothing else tells, each has a root \
-             port of its own.",
+            "The matrix does not show PCIe between GPUs connected by NVLink; unless other cells show it, each of them is \
+             placed on its own root port.",
         );
         Ok(())
     }
@@ -223,10 +222,10 @@ impl Wiring<'_> {
     fn notes(&mut self) {
         self.fabric.note(match self.model {
             None => {
-                "The matrix does not say which GPU this is or how fast any link is; name the GPU to get the rates of its \
+                "The matrix contains neither the GPU model nor any rate; name the GPU model to get the rates of its \
                  links."
             }
-            Some(_) => "The matrix does not say how fast links are: the GPUs' own are known, all others are not.",
+            Some(_) => "The matrix contains no rates: those of the GPUs' links are from the GPU model, others are unknown.",
         });
     }
 }
@@ -246,7 +245,7 @@ fn members(groups: &[usize]) -> Vec<Vec<usize>> {
     found
 }
 
-/// Rows that a relation joins, directly or by others; rows that it does not touch are left out.
+/// Groups of rows that a relation connects, directly or through others; rows without a relation are left out.
 fn islands(rows: usize, joined: impl Fn(usize, usize) -> bool) -> Vec<Vec<usize>> {
     let mut seen = vec![false; rows];
     let mut islands = Vec::new();

@@ -1,26 +1,26 @@
-//! Matrix to groups: which devices share a switch, a switch of switches, a NUMA node.
+//! Groups the devices of a matrix: those that share a switch, a tree of switches, a NUMA node.
 //!
-//! Distances nest: what is `PIX` apart is in one group, groups that are `PXB` apart are in a larger one, and so on up
-//! to the NUMA node. A cell of NVLinks hides the PCIe distance of its pair; third devices may still give it away.
+//! Distances nest: devices `PIX` apart form a group, groups `PXB` apart form a larger one, and so on up to the NUMA node.
+//! A cell of NVLinks hides the PCIe distance of its pair, which may still follow from other devices.
 
 use rustc_hash::FxHashMap;
 
 use super::table::{Cell, Distance, Row, Table};
 use crate::format::ReadError;
 
-/// For every device, the first member of the group it is in.
+/// For every device, the first member of its group.
 #[derive(Debug)]
 pub(super) struct Groups {
-    /// Groups of devices on one PCIe switch.
+    /// By PCIe switch.
     pub(super) switch: Vec<usize>,
-    /// Groups on one tree of PCIe switches.
+    /// By tree of PCIe switches.
     pub(super) tree: Vec<usize>,
-    /// Groups on one NUMA node.
+    /// By NUMA node.
     pub(super) numa: Vec<usize>,
 }
 
 impl Groups {
-    /// Finds the groups, or two cells that contradict each other.
+    /// Forms the groups, or fails where two cells contradict each other.
     pub(super) fn of(table: &Table) -> Result<Self, ReadError> {
         let levels = [Distance::Pix, Distance::Pxb, Distance::Phb, Distance::Node]
             .map(|distance| (distance, joined(table, distance)));
@@ -32,8 +32,7 @@ impl Groups {
                     return Err(ReadError::at(
                         row.line,
                         format!(
-                            "{} to {} is {}, but by way of other devices they are {} apart; the cells contradict each \
-                             other",
+                            "{} to {} is {}, but through other devices they are only {} apart; correct one of the cells",
                             row.name,
                             table.rows[j].name,
                             distance.name(),
@@ -44,11 +43,11 @@ impl Groups {
             }
         }
         let [(_, switch), (_, tree), _, (_, numa)] = levels;
-        Ok(Self { switch, tree, numa: settle_hidden(table, numa) })
+        Ok(Self { switch, tree, numa: merge_hidden(table, numa) })
     }
 }
 
-/// Joins what is at most `distance` apart.
+/// Groups the devices that are at most `distance` apart.
 fn joined(table: &Table, distance: Distance) -> Vec<usize> {
     let mut parent: Vec<usize> = (0..table.rows.len()).collect();
     for (i, row) in table.rows.iter().enumerate() {
@@ -70,9 +69,9 @@ fn find(parent: &mut [usize], mut at: usize) -> usize {
     at
 }
 
-/// Puts on one NUMA node the groups between which every cell is NVLinks, if they name the same node or CPUs.
-fn settle_hidden<'t>(table: &'t Table, groups: Vec<usize>) -> Vec<usize> {
-    // Rows at the same place get the same number: CPU lists can be long.
+/// Merges NUMA groups that have only NVLink cells between them and the same NUMA node or CPUs.
+fn merge_hidden<'t>(table: &'t Table, groups: Vec<usize>) -> Vec<usize> {
+    // Numbers instead of CPU lists, which can be long.
     let mut places: FxHashMap<(Option<u32>, Option<&'t str>), usize> = FxHashMap::default();
     let place = |row: &'t Row| {
         let next = places.len();
@@ -94,11 +93,11 @@ fn settle_hidden<'t>(table: &'t Table, groups: Vec<usize>) -> Vec<usize> {
             None => merged.push(members),
         }
     }
-    let mut settled = groups;
+    let mut groups = groups;
     for group in merged {
         for member in &group {
-            settled[*member] = group[0];
+            groups[*member] = group[0];
         }
     }
-    settled
+    groups
 }

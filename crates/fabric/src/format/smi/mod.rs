@@ -1,11 +1,12 @@
-//! The text of `nvidia-smi topo -m`: a matrix of how each GPU and NIC reaches each other.
+//! The output of `nvidia-smi topo -m`: a matrix of the paths between GPUs and NICs.
 //!
-//! The matrix says which GPUs share NVLinks and how many, and for every other pair how far up PCIe the path goes. From
-//! that the tree is rebuilt: `table` reads the text, `groups` finds what shares a switch, a root complex and a NUMA
-//! node, `build` wires it up. `PHB` and `NODE` both lead through the NUMA node, as NCCL has no path in between.
+//! The matrix gives the number of NVLinks between GPUs, and for every other pair how far up PCIe the path goes. The
+//! reader rebuilds the tree from that: `table` parses the text, `groups` finds the devices that share a switch, a root
+//! complex or a NUMA node, `build` builds the fabric. `PHB` and `NODE` both lead through the NUMA node, because NCCL has
+//! no path type in between.
 //!
-//! What the text does not say is deliberately absent: which GPU it is, how fast anything is, what PCIe lies between two
-//! GPUs that NVLink joins. A caller who knows the GPU gives its model; the rest is in the notes.
+//! The matrix does not contain the GPU model, any rate, or the PCIe distance of GPUs connected by NVLink. The caller may
+//! pass the model; notes list the rest.
 
 mod build;
 mod groups;
@@ -15,9 +16,9 @@ use crate::catalog::gpus::GpuModel;
 use crate::fabric::Fabric;
 use crate::format::ReadError;
 
-pub use table::looks_like;
+pub(crate) use table::looks_like;
 
-/// Reads the text of `nvidia-smi topo -m`. With `gpu`, every GPU is that model and links have its rates.
+/// Reads the output of `nvidia-smi topo -m`. `gpu` is the model of all GPUs and gives the rates of their links.
 pub fn read(bytes: &[u8], name: &str, gpu: Option<&'static GpuModel>) -> Result<Fabric, ReadError> {
     let table = table::parse(crate::format::text(bytes)?)?;
     let groups = groups::Groups::of(&table)?;

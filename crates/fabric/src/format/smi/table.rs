@@ -1,5 +1,5 @@
-//! Text to matrix. The text has been through terminals, web pages and chat windows: colours, lost tabs, indentation and
-//! a `#` before each line are all fine, as long as every row is there.
+//! Parses the matrix. The text may have been copied from terminals, web pages and chat windows: colours, lost tabs,
+//! indentation and a `#` before each line are accepted, as long as every row is complete.
 
 use std::borrow::Cow;
 
@@ -8,15 +8,15 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::format::{ReadError, excerpt};
 
 /// Devices of one table. Hosts with many virtual NICs have some dozens.
-const MAX_DEVICES: usize = 1_024;
-/// Bytes of one line. The widest table that is taken has lines of some kilobytes.
-const MAX_LINE_BYTES: usize = 64 << 10;
-/// Words or fields looked at after a row's cells. There are three columns, and drivers put two tabs before the last.
-const MAX_AFFINITY_FIELDS: usize = 8;
+const DEVICES_MAX: usize = 1_024;
+/// Bytes of one line. A table of [`DEVICES_MAX`] columns has lines of some kilobytes.
+const LINE_BYTES_MAX: usize = 64 << 10;
+/// Fields read after a row's cells. There are three columns, and drivers put two tabs before the last.
+const AFFINITY_FIELDS_MAX: usize = 8;
 /// NVLinks between two GPUs.
-const MAX_NVLINKS: u32 = 1_000;
+const NVLINKS_MAX: u32 = 1_000;
 
-/// How two devices reach each other.
+/// The path between two devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cell {
     Itself,
@@ -40,7 +40,7 @@ pub(super) enum Distance {
 }
 
 impl Distance {
-    /// As the table has it.
+    /// The word in the table.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Pix => "PIX",
@@ -58,16 +58,16 @@ pub(super) struct Row {
     pub(super) name: String,
     pub(super) line: usize,
     pub(super) cells: Vec<Cell>,
-    /// The CPUs near it, as the table lists them.
+    /// The list of CPUs near it.
     pub(super) cpus: Option<String>,
     /// The first NUMA node near it.
     pub(super) numa: Option<u32>,
-    /// What the NIC legend calls it.
+    /// Its name in the NIC legend.
     pub(super) legend: Option<String>,
 }
 
 impl Row {
-    /// True for a GPU; every other row is a NIC's.
+    /// True for a GPU; all other rows are NICs.
     pub(super) fn is_gpu(&self) -> bool {
         is_gpu(&self.name)
     }
@@ -79,8 +79,8 @@ pub(super) struct Table {
     pub(super) rows: Vec<Row>,
 }
 
-/// True where the text has the header of such a table.
-pub fn looks_like(bytes: &[u8]) -> bool {
+/// True if the text contains the header or a row of such a table.
+pub(crate) fn looks_like(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(65_536)]);
     text.lines().any(|line| {
         let line = plain(line);
@@ -90,10 +90,10 @@ pub fn looks_like(bytes: &[u8]) -> bool {
 
 /// Reads the table.
 pub(super) fn parse(text: &str) -> Result<Table, ReadError> {
-    if let Some((_, number)) = text.lines().zip(1..).find(|(line, _)| line.len() > MAX_LINE_BYTES) {
+    if let Some((_, number)) = text.lines().zip(1..).find(|(line, _)| line.len() > LINE_BYTES_MAX) {
         return Err(ReadError::at(
             number,
-            format!("this line has more than {MAX_LINE_BYTES} bytes; no table is so wide"),
+            format!("the line is longer than {LINE_BYTES_MAX} bytes, which is the limit"),
         ));
     }
     let mut lines = text.lines().zip(1..);
@@ -107,12 +107,15 @@ pub(super) fn parse(text: &str) -> Result<Table, ReadError> {
         if is_row(&line) {
             return Err(ReadError::at(
                 number,
-                "this is a row of the matrix, and the line with the column names is missing above it",
+                "the line with the column names is missing above this row; paste the whole table",
             ));
         }
     }
     let Some(header) = header else {
-        return Err(ReadError::at(1, "there is no line with the column names GPU0, GPU1 and so on"));
+        return Err(ReadError::at(
+            1,
+            "no line with the column names GPU0, GPU1 and so on; paste the whole output of `nvidia-smi topo -m`",
+        ));
     };
     let mut rows: Vec<Row> = Vec::new();
     let mut legend: FxHashMap<String, String> = FxHashMap::default();
@@ -127,7 +130,7 @@ pub(super) fn parse(text: &str) -> Result<Table, ReadError> {
         if let Some((nic, name)) = line.split_once(':')
             && nic.trim().starts_with("NIC")
         {
-            // A name that is no column's names nothing, and there may be any number of them.
+            // Only names of columns are kept, which bounds the size of the legend.
             if known.contains(nic.trim()) && is_plain(name.trim()) {
                 legend.insert(nic.trim().to_owned(), name.trim().to_owned());
             }
@@ -135,9 +138,14 @@ pub(super) fn parse(text: &str) -> Result<Table, ReadError> {
             rows.push(header.row(&line, number)?);
         } else if known.contains(first) {
             let reason = match header.columns.get(rows.len()) {
-                Some(due) => format!("this is the row of {}, and {due} is due here", excerpt(first)),
-                None if has_cell_second(&line) => format!("{} has a row already", excerpt(first)),
-                // Whoever pasted the table may go on to write about a device.
+                Some(expected) => format!(
+                    "found the row of {}, expected {expected}: rows must be in the order of the columns",
+                    excerpt(first)
+                ),
+                None if has_cell_second(&line) => {
+                    format!("second row for {}; paste a single table", excerpt(first))
+                }
+                // Prose after the table may mention a device.
                 None => continue,
             };
             return Err(ReadError::at(number, reason));
@@ -147,7 +155,7 @@ pub(super) fn parse(text: &str) -> Result<Table, ReadError> {
         return Err(ReadError::at(
             last,
             format!(
-                "the table ends here, and the row of {} is missing; paste all {} rows",
+                "the table ends before the row of {}; paste all {} rows",
                 excerpt(missing),
                 header.columns.len()
             ),
@@ -168,16 +176,16 @@ impl Table {
                 let (here, there) = (row.cells[j], other.cells[i]);
                 let wrong = match here {
                     Cell::Itself if i != j => {
-                        Some(format!("{} and {} are not the same", row.name, other.name))
+                        Some(format!("{} to {} is X, which is for a device to itself", row.name, other.name))
                     }
                     _ if i == j && here != Cell::Itself => {
-                        Some(format!("{} to itself is X, not {}", row.name, here.text()))
+                        Some(format!("{} to itself is {}; it must be X", row.name, here.text()))
                     }
                     Cell::NvLinks(_) if !row.is_gpu() || !other.is_gpu() => {
-                        Some(format!("{} and {} cannot share NVLinks: only GPUs can", row.name, other.name))
+                        Some(format!("{} to {} has NVLinks, but only GPUs can", row.name, other.name))
                     }
                     _ if here != there => Some(format!(
-                        "{} to {} is {}, but {} to {} on line {} is {}",
+                        "{} to {} is {}, but {} to {} on line {} is {}; both must be equal",
                         row.name,
                         other.name,
                         here.text(),
@@ -221,16 +229,16 @@ impl Header {
         if !is_header {
             return Ok(None);
         }
-        if columns.len() > MAX_DEVICES {
+        if columns.len() > DEVICES_MAX {
             return Err(ReadError::at(
                 number,
-                format!("more than {MAX_DEVICES} columns; no host has so many"),
+                format!("the table has more than {DEVICES_MAX} columns, which is the limit"),
             ));
         }
         let mut sorted: Vec<&String> = columns.iter().collect();
         sorted.sort_unstable();
         if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(ReadError::at(number, format!("{} has two columns", excerpt(twice[0]))));
+            return Err(ReadError::at(number, format!("two columns are called {}", excerpt(twice[0]))));
         }
         Ok(Some(Self {
             line: number,
@@ -250,7 +258,7 @@ impl Header {
                 ReadError::at(
                     number,
                     format!(
-                        "{} has {} cells, and there are {} columns",
+                        "the row of {} has {} cells, but there are {} columns",
                         name,
                         cells.len(),
                         self.columns.len()
@@ -260,7 +268,7 @@ impl Header {
             let cell = cell(word).ok_or_else(|| ReadError::at(number, bad_cell(&name, column, word)))?;
             cells.push(cell);
         }
-        let (cpus, numa) = self.affinity(line, &words.take(MAX_AFFINITY_FIELDS).collect::<Vec<_>>());
+        let (cpus, numa) = self.affinity(line, &words.take(AFFINITY_FIELDS_MAX).collect::<Vec<_>>());
         Ok(Row {
             name,
             line: number,
@@ -271,11 +279,11 @@ impl Header {
         })
     }
 
-    /// The CPU and NUMA columns. Either may be empty, which only tabs show; failing them, the count of words tells.
+    /// The CPU and NUMA columns. Either may be empty: tabs show which, or else the number of words does.
     fn affinity<'l>(&self, line: &'l str, words: &[&'l str]) -> (Option<&'l str>, Option<&'l str>) {
         let known = |text: &&str| !text.is_empty() && *text != "N/A";
         let after_cells = line.split('\t').skip(1 + self.columns.len());
-        let tail: Vec<&str> = after_cells.map(str::trim).take(MAX_AFFINITY_FIELDS).collect();
+        let tail: Vec<&str> = after_cells.map(str::trim).take(AFFINITY_FIELDS_MAX).collect();
         let by_tabs = tail.iter().filter(|field| !field.is_empty()).eq(words.iter());
         let (cpus, numa) = if by_tabs {
             (tail.first().copied(), tail.get(1).copied())
@@ -312,7 +320,7 @@ fn cell(word: &str) -> Option<Cell> {
         "SYS" | "SOC" => Cell::Pcie(Distance::Sys),
         _ => {
             let count: u32 = word.strip_prefix("NV")?.parse().ok()?;
-            Cell::NvLinks(Some(count).filter(|n| (1..=MAX_NVLINKS).contains(n))?)
+            Cell::NvLinks(Some(count).filter(|n| (1..=NVLINKS_MAX).contains(n))?)
         }
     })
 }
@@ -321,9 +329,9 @@ fn bad_cell(row: &str, column: &str, word: &str) -> String {
     let row = excerpt(row);
     let column = excerpt(column);
     if is_peer_word(word) {
-        format!("`{word}` is an answer of `nvidia-smi topo -p2p`; run `nvidia-smi topo -m` instead")
+        format!("`{word}` is output of `nvidia-smi topo -p2p`; run `nvidia-smi topo -m` instead")
     } else {
-        format!("{row} to {column} is `{}`, which is none of X, NV#, PIX, PXB, PHB, NODE, SYS", excerpt(word))
+        format!("{row} to {column} is `{}`; expected X, NV#, PIX, PXB, PHB, NODE or SYS", excerpt(word))
     }
 }
 
@@ -332,7 +340,7 @@ fn is_peer_word(word: &str) -> bool {
     ["OK", "CNS", "GNS", "TNS", "NS", "DR", "U"].contains(&word)
 }
 
-/// True for the names that machines give to devices.
+/// True for the characters and length of device names.
 fn is_plain(name: &str) -> bool {
     name.len() < 100 && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':'))
 }
@@ -350,13 +358,13 @@ fn has_cell_second(line: &str) -> bool {
     line.split_whitespace().nth(1).is_some_and(|word| cell(word).is_some() || is_peer_word(word))
 }
 
-/// `0,3-9` begins with 0.
+/// The first number of a list: 0 for `0,3-9`.
 fn first_number(list: &str) -> Option<u32> {
     let end = list.find(|c: char| !c.is_ascii_digit()).unwrap_or(list.len());
     list[..end].parse().ok()
 }
 
-/// A line without colours, and without what a shell script puts before a comment.
+/// A line without escape sequences, and without indentation and `#` in front.
 fn plain(line: &str) -> Cow<'_, str> {
     fn content(line: &str) -> &str {
         line.trim_start().trim_start_matches('#').trim_start_matches(' ').trim_end()

@@ -1,7 +1,7 @@
-//! NVSwitches: a band of chips that every GPU reaches by one trunk, not a web of lines.
+//! NVSwitches: a band of chips with one trunk per GPU instead of a line per chip.
 //!
-//! Switches that join the same GPUs share a band. The trunk's tag counts a GPU's links to the whole band; each chip
-//! says how many of them it takes.
+//! Switches with links to the same GPUs share a band. The tag of a trunk counts the GPU's links to the whole band; each
+//! chip shows its share of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,11 +21,11 @@ pub(super) struct Bundle {
 }
 
 impl Bundle {
-    /// What joins any of `from` to any of `to`; nothing where nothing does.
+    /// The links between any of `from` and any of `to`, if there are any.
     pub(super) fn between(scene: &Scene, from: &[DeviceId], to: &BTreeSet<DeviceId>) -> Option<Self> {
         let mut bundle: Option<Self> = None;
         for &id in from {
-            for edge in scene.edges_of(id).filter(|edge| to.contains(&edge.beyond(id))) {
+            for edge in scene.edges_of(id).filter(|edge| to.contains(&edge.other_end(id))) {
                 let sum = bundle.get_or_insert(Self { count: 0, rate: Rate::ZERO, tone: edge.tone() });
                 sum.count += edge.count as usize;
                 sum.rate = sum.rate.plus(edge.rate);
@@ -49,7 +49,7 @@ struct Band {
     rect: Rect,
 }
 
-/// Draws a host's own NVSwitches above its GPUs, at negative heights; `picture` grows to the width and height taken.
+/// Draws a host's NVSwitches above its GPUs, at negative heights, and enlarges `picture` to fit.
 pub(super) fn above(
     scene: &Scene,
     chips: &[DeviceId],
@@ -59,11 +59,11 @@ pub(super) fn above(
 ) {
     let mut by_gpus: BTreeMap<Vec<DeviceId>, Vec<DeviceId>> = BTreeMap::new();
     for &chip in chips {
-        let joined = scene.edges_of(chip).map(|edge| edge.beyond(chip));
+        let joined = scene.edges_of(chip).map(|edge| edge.other_end(chip));
         let joined: BTreeSet<DeviceId> = joined.filter(|id| gpus.contains_key(id)).collect();
         by_gpus.entry(joined.into_iter().collect()).or_default().push(chip);
     }
-    // Switches that join only switches come last: they stand above the others.
+    // Switches without links to GPUs come last, so that they are above the others.
     let upper = by_gpus.remove(&Vec::new());
     let mut bands: Vec<Band> = Vec::new();
     let everything = match extent(gpus.values()) {
@@ -113,7 +113,7 @@ fn join_bands(a: Rect, b: Rect, trunk: &Bundle, metrics: &Metrics, picture: &mut
     let font = metrics.font * 0.85;
     if b.bottom() <= a.y {
         let x = a.cx().clamp(b.x + 20.0, b.right() - 20.0);
-        picture.wires.push(Wire::sway((a.cx(), a.y), (x, b.bottom()), tone, width));
+        picture.wires.push(Wire::s_curve((a.cx(), a.y), (x, b.bottom()), tone, width));
         picture.tags.push(trunk.tag(((a.cx() + x) / 2.0, (a.y + b.bottom()) / 2.0), font));
     } else {
         let bow = metrics.row_gap * 0.9;
@@ -123,7 +123,7 @@ fn join_bands(a: Rect, b: Rect, trunk: &Bundle, metrics: &Metrics, picture: &mut
     }
 }
 
-/// How many chips stand side by side in a band of a width.
+/// The number of chips side by side in a band of a width.
 fn chips_per_row(count: usize, width: f64, metrics: &Metrics) -> usize {
     let fit = ((width - metrics.gap) / (metrics.chip.0 + metrics.gap)).floor() as usize;
     let rows = count.div_ceil(fit.max(1)).max(1);
@@ -136,7 +136,7 @@ pub(super) fn band_height(count: usize, width: f64, metrics: &Metrics) -> f64 {
     rows * (metrics.chip.1 + metrics.gap) + metrics.gap
 }
 
-/// A band of chips; `gpus` are those they join.
+/// Draws a band of chips with links to `gpus`.
 pub(super) fn draw_band(
     scene: &Scene,
     chips: &[DeviceId],
@@ -167,7 +167,7 @@ pub(super) fn draw_band(
     }
 }
 
-/// `x5 per GPU`, where every GPU has the same number of links to a chip.
+/// `x5 per GPU`, if every GPU has the same number of links to the chip.
 fn share_of_chip(scene: &Scene, chip: DeviceId, gpus: &[DeviceId]) -> String {
     let mut counts: Vec<u32> =
         gpus.iter().map(|&gpu| scene.between(chip, gpu).map(|edge| edge.count).sum()).collect();

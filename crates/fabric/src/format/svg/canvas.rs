@@ -1,5 +1,5 @@
-//! What a drawing is made of before it becomes text: panels, wires, blocks, tags and labels with coordinates, that
-//! can be moved, mirrored and put together. Nothing here knows about fabrics.
+//! The elements of a drawing: panels, wires, blocks, tags and labels with coordinates. They can be moved, flipped and
+//! combined, and are independent of fabrics.
 
 use super::palette::Tone;
 use crate::id::DeviceId;
@@ -37,12 +37,12 @@ impl Rect {
         self.y + self.h / 2.0
     }
 
-    /// The `index`th of `count` places for a wire on its upper edge.
+    /// The `index`th of `count` wire ends on its upper edge.
     pub(super) fn port_above(self, index: usize, count: usize) -> Point {
         (self.x + self.share(index, count), self.y)
     }
 
-    /// The `index`th of `count` places for a wire on its lower edge.
+    /// The `index`th of `count` wire ends on its lower edge.
     pub(super) fn port_below(self, index: usize, count: usize) -> Point {
         (self.x + self.share(index, count), self.bottom())
     }
@@ -52,7 +52,7 @@ impl Rect {
     }
 }
 
-/// What a block stands for, which decides how it is filled.
+/// The kind of device a block represents, which decides its colours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Look {
     Gpu,
@@ -65,33 +65,33 @@ pub(super) enum Look {
     Other,
 }
 
-/// A box that stands for one device, or for several alike.
+/// A box for one device, or for several equal ones.
 #[derive(Debug, Clone)]
 pub(super) struct Block {
     pub(super) rect: Rect,
     pub(super) look: Look,
     pub(super) title: String,
     pub(super) detail: String,
-    /// Size of its title; zero for a block too small for words.
+    /// Font size of its title; zero for a block without text.
     pub(super) font: f64,
     pub(super) members: Vec<DeviceId>,
 }
 
-/// One step of a wire's way.
+/// A segment of a wire.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Step {
     Line(Point),
     Curve(Point, Point, Point),
 }
 
-/// A line that stands for some parallel links.
+/// A line for one or more parallel links.
 #[derive(Debug, Clone)]
 pub(super) struct Wire {
     pub(super) from: Point,
     pub(super) steps: Vec<Step>,
     pub(super) tone: Tone,
     pub(super) width: f64,
-    /// How many strokes run side by side.
+    /// Number of parallel strokes.
     pub(super) strands: u32,
 }
 
@@ -104,25 +104,25 @@ impl Wire {
         Self::new(from, vec![Step::Line(to)], tone, width)
     }
 
-    /// Leaves and arrives upright: the way down a tree.
-    pub(super) fn sway(from: Point, to: Point, tone: Tone, width: f64) -> Self {
-        Self::new(from, vec![sway(from, to)], tone, width)
+    /// An S-curve that is vertical at both ends.
+    pub(super) fn s_curve(from: Point, to: Point, tone: Tone, width: f64) -> Self {
+        Self::new(from, vec![s_curve(from, to)], tone, width)
     }
 
-    /// A bow whose top lies about three quarters of `height` above its ends; below them where negative.
+    /// An arch whose top is about three quarters of `height` above its ends, or below them if negative.
     pub(super) fn arch(from: Point, to: Point, height: f64, tone: Tone, width: f64) -> Self {
         let curve = Step::Curve((from.0, from.1 - height), (to.0, to.1 - height), to);
         Self::new(from, vec![curve], tone, width)
     }
 }
 
-/// The curve of [`Wire::sway`], for a wire that has other steps before it.
-pub(super) fn sway(from: Point, to: Point) -> Step {
+/// The curve of [`Wire::s_curve`], for a wire that has other steps before it.
+pub(super) fn s_curve(from: Point, to: Point) -> Step {
     let middle = (from.1 + to.1) / 2.0;
     Step::Curve((from.0, middle), (to.0, middle), to)
 }
 
-/// A short word on a wire, such as `x18`.
+/// A short text on a wire, such as `x18`.
 #[derive(Debug, Clone)]
 pub(super) struct Tag {
     pub(super) at: Point,
@@ -131,27 +131,27 @@ pub(super) struct Tag {
     pub(super) font: f64,
 }
 
-/// A rounded frame around other things.
+/// A rounded frame around other elements.
 #[derive(Debug, Clone)]
 pub(super) struct Panel {
     pub(super) rect: Rect,
-    /// Tinted like a technology, or neutral.
+    /// The tint of a technology, or neutral.
     pub(super) tone: Option<Tone>,
     pub(super) title: String,
     pub(super) detail: String,
-    /// The title stands at the lower edge, where wires arrive from above.
+    /// The title is at the lower edge, because wires arrive from above.
     pub(super) foot: bool,
     pub(super) font: f64,
 }
 
-/// Where a label's point lies in it.
+/// The horizontal position of a label's point in its text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Align {
     Start,
     Middle,
 }
 
-/// Words of their own.
+/// A text outside any block.
 #[derive(Debug, Clone)]
 pub(super) struct Label {
     /// On the baseline.
@@ -163,7 +163,7 @@ pub(super) struct Label {
     pub(super) align: Align,
 }
 
-/// A drawing of a size, from `(0, 0)` to the right and down.
+/// A drawing with its size; the origin is the upper left corner.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Picture {
     pub(super) w: f64,
@@ -176,7 +176,7 @@ pub(super) struct Picture {
 }
 
 impl Picture {
-    /// Moves everything.
+    /// Moves the drawing.
     pub(super) fn shifted(mut self, dx: f64, dy: f64) -> Self {
         self.each_point(|(x, y)| (x + dx, y + dy));
         for rect in self.rects() {
@@ -185,7 +185,7 @@ impl Picture {
         self
     }
 
-    /// Turns it upside down; words stay upright.
+    /// Turns the drawing upside down; text stays upright.
     pub(super) fn flipped(mut self) -> Self {
         let h = self.h;
         self.each_point(|(x, y)| (x, h - y));
@@ -195,8 +195,8 @@ impl Picture {
         self
     }
 
-    /// Takes another drawing's contents in, where they are.
-    pub(super) fn absorb(&mut self, other: Self) {
+    /// Adds the elements of another drawing at their coordinates.
+    pub(super) fn extend(&mut self, other: Self) {
         self.panels.extend(other.panels);
         self.wires.extend(other.wires);
         self.blocks.extend(other.blocks);

@@ -1,4 +1,4 @@
-//! Units too many or too large for words: a host is a tile of dots, one for each GPU, NVSwitch and NIC.
+//! The lowest level of detail: a host is a tile of dots, one for each GPU, NVSwitch and NIC.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::id::{DeviceId, HostId};
 
 const DOT: f64 = 13.0;
 
-/// Hosts as tiles of dots around a band of dots, and a line that counts them.
+/// Hosts as tiles of dots around a band of dots, and a caption with their number.
 pub(super) fn dots(scene: &Scene, unit: &Unit) -> Picture {
     let tiles: Vec<Picture> = host_slots(scene, unit)
         .iter()
@@ -25,7 +25,7 @@ pub(super) fn dots(scene: &Scene, unit: &Unit) -> Picture {
     let columns = if two_rows { tiles.len().div_ceil(2) } else { tiles.len() };
     let pitch = tiles.iter().map(|tile| tile.w).fold(0.0, f64::max) + 5.0;
     let tall = tiles.iter().map(|tile| tile.h).fold(0.0, f64::max);
-    let caption = census(scene, unit);
+    let caption = device_counts(scene, unit);
     let row = pitch * columns as f64 - 5.0;
     let width = row.max(text_width(&caption, 11.0));
     let chips = unit.chips.len();
@@ -48,7 +48,7 @@ pub(super) fn dots(scene: &Scene, unit: &Unit) -> Picture {
         }
         // All GPUs face the band.
         let tile = if top && chips > 0 { tile.flipped() } else { tile };
-        picture.absorb(tile.shifted(x, y));
+        picture.extend(tile.shifted(x, y));
     }
     if chips > 0 {
         let rect = Rect::new(0.0, band_top, (width, band));
@@ -102,7 +102,7 @@ fn tile(scene: &Scene, host: Option<HostId>) -> Picture {
     picture
 }
 
-fn census(scene: &Scene, unit: &Unit) -> String {
+fn device_counts(scene: &Scene, unit: &Unit) -> String {
     let mut counts: BTreeMap<Look, usize> = BTreeMap::new();
     for &id in unit.hosts.iter().flat_map(|&host| scene.devices(host)).chain(&unit.chips) {
         *counts.entry(scene.look(id)).or_default() += 1;

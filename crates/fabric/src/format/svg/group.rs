@@ -1,4 +1,5 @@
-//! What stands side by side: hosts, and racks of hosts that share a GPU fabric; and which of many alike are shown.
+//! The units that are drawn side by side: hosts, and racks of hosts that share a GPU fabric. Of many equal units, only
+//! some are drawn.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,34 +11,34 @@ use crate::id::{DeviceId, HostId};
 
 /// Of a class with more members than this, the first two and the last are drawn.
 const ALIKE_SHOWN: usize = 3;
-/// Of units that are all different, so many are drawn.
+/// The number of different units that are drawn.
 const CLASSES_SHOWN: usize = 6;
 
-/// Hosts joined by a GPU fabric, with the switches between them; mostly one host and none.
+/// Hosts connected by a GPU fabric, with the switches between them; usually one host without such switches.
 #[derive(Debug, Default)]
 pub(super) struct Unit {
     pub(super) hosts: Vec<Option<HostId>>,
     pub(super) chips: Vec<DeviceId>,
 }
 
-/// A fabric in units, and the switches that join them.
+/// The units of a fabric, and the switches between them.
 #[derive(Debug)]
 pub(super) struct Groups {
     pub(super) units: Vec<Unit>,
-    /// NVSwitches that join other NVSwitches, past the units.
+    /// NVSwitches that connect NVSwitches of different units.
     pub(super) upper_chips: Vec<DeviceId>,
     pub(super) leaves: Vec<DeviceId>,
     pub(super) spines: Vec<DeviceId>,
 }
 
-/// A place in a row of many.
+/// A place in a row of units or hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Slot {
     /// The one with this index.
     One(usize),
-    /// Others like those beside it, so many in all.
+    /// An ellipsis for others equal to the neighbours; the number of all of them.
     Alike(usize),
-    /// Others that are like none shown.
+    /// An ellipsis for others that differ from all shown; their number.
     Others(usize),
 }
 
@@ -104,7 +105,7 @@ impl Groups {
             .iter()
             .map(|unit| {
                 let mut text = format!("{} chips", unit.chips.len());
-                unit.hosts.iter().for_each(|&host| sign(scene, host, &mut text));
+                unit.hosts.iter().for_each(|&host| write_signature(scene, host, &mut text));
                 text
             })
             .collect();
@@ -119,7 +120,7 @@ pub(super) fn shown_hosts(scene: &Scene, unit: &Unit) -> Vec<Slot> {
         .iter()
         .map(|&host| {
             let mut text = String::new();
-            sign(scene, host, &mut text);
+            write_signature(scene, host, &mut text);
             text
         })
         .collect();
@@ -127,7 +128,7 @@ pub(super) fn shown_hosts(scene: &Scene, unit: &Unit) -> Vec<Slot> {
 }
 
 /// The first two and the last of each class, the classes in order of their first members.
-pub(super) fn collapse<T: Ord>(items: &[T]) -> Vec<Slot> {
+fn collapse<T: Ord>(items: &[T]) -> Vec<Slot> {
     let mut classes: BTreeMap<&T, Vec<usize>> = BTreeMap::new();
     for (index, item) in items.iter().enumerate() {
         classes.entry(item).or_default().push(index);
@@ -150,8 +151,8 @@ pub(super) fn collapse<T: Ord>(items: &[T]) -> Vec<Slot> {
     slots
 }
 
-/// Writes down what makes a host like another: its devices and their links, without names.
-fn sign(scene: &Scene, host: Option<HostId>, text: &mut String) {
+/// Writes the devices and links of a host without names: hosts with equal signatures are drawn once.
+fn write_signature(scene: &Scene, host: Option<HostId>, text: &mut String) {
     let devices = scene.devices(host);
     let Some(base) = devices.first() else { return };
     for &id in devices {
@@ -163,7 +164,7 @@ fn sign(scene: &Scene, host: Option<HostId>, text: &mut String) {
         };
         let _ = write!(text, ";{} {model} {ports}", kind.stem());
         for edge in scene.edges_of(id) {
-            let other = edge.beyond(id);
+            let other = edge.other_end(id);
             let inside = scene.fabric.device(other).host == host;
             let place = if inside { i64::from(other.0) - i64::from(base.0) } else { -1 };
             let _ = write!(text, ",{place} {} {}", edge.count, edge.kind.id());
@@ -172,7 +173,7 @@ fn sign(scene: &Scene, host: Option<HostId>, text: &mut String) {
 }
 
 fn gpus_of<'s>(scene: &'s Scene, chip: DeviceId) -> impl Iterator<Item = DeviceId> + 's {
-    let ends = scene.edges_of(chip).map(move |edge| edge.beyond(chip));
+    let ends = scene.edges_of(chip).map(move |edge| edge.other_end(chip));
     ends.filter(|&id| scene.look(id) == Look::Gpu)
 }
 

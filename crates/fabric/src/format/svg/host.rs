@@ -1,4 +1,4 @@
-//! One host: GPUs in a row with what joins them above, the PCIe tree below with CPUs as its roots.
+//! One host: GPUs in a row, their links above, the PCIe tree below with CPUs as its roots.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::tree::Tree;
 use super::{bands, mesh, words};
 use crate::id::{DeviceId, HostId};
 
-/// Sizes at one level of detail.
+/// The sizes of one level of detail.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Metrics {
     pub(super) gpu: (f64, f64),
@@ -21,13 +21,13 @@ pub(super) struct Metrics {
     pub(super) gap: f64,
     pub(super) row_gap: f64,
     pub(super) font: f64,
-    /// NICs and drives stand beside their switch, not below it.
+    /// NICs and drives are beside their switch, not below it.
     pub(super) beside: bool,
-    /// Alike NICs of one switch are drawn as one block past this many.
+    /// More equal NICs than this below one switch are drawn as one block.
     pub(super) nics_shown: usize,
 }
 
-/// Draws what a host holds, without a frame. `drives` is false where hosts are many and the network is the subject.
+/// Draws the devices of a host, without a frame. `drives` is false for several hosts, to save space.
 pub(super) fn host(scene: &Scene, host: Option<HostId>, metrics: &Metrics, drives: bool) -> Picture {
     let devices: Vec<DeviceId> = scene
         .devices(host)
@@ -60,7 +60,7 @@ pub(super) fn host(scene: &Scene, host: Option<HostId>, metrics: &Metrics, drive
     picture
 }
 
-/// Puts a frame around a drawing, with a title and a word more, at its head or its foot.
+/// Puts a frame around a drawing, with a title and a detail at the top or at the bottom.
 pub(super) fn framed(inner: Picture, (title, detail): (&str, &str), foot: bool, font: f64) -> Picture {
     let pad = (font * 1.9 - 12.0).clamp(6.0, 16.0);
     let room = if title.is_empty() { pad } else { font * 2.2 };
@@ -78,17 +78,17 @@ pub(super) fn framed(inner: Picture, (title, detail): (&str, &str), foot: bool, 
         foot,
         font,
     });
-    picture.absorb(inner.shifted(dx, above));
+    picture.extend(inner.shifted(dx, above));
     picture
 }
 
-/// Below this size a block has no room for a second line.
-const LEAST_DETAILED: f64 = 10.0;
+/// Font size below which a block has no second line.
+const DETAIL_FONT_MIN: f64 = 10.0;
 
-/// A block for one device, or for several alike.
+/// A block for one device, or for several equal ones.
 pub(super) fn block(scene: &Scene, members: &[DeviceId], rect: Rect, font: f64) -> Block {
     let (title, mut detail) = words::plural_caption(scene, members);
-    if font < LEAST_DETAILED {
+    if font < DETAIL_FONT_MIN {
         detail.clear();
     }
     Block {

@@ -1,4 +1,4 @@
-//! The legend: each kind of link with its colour, its rate each way, and what that is the rate of.
+//! The legend: each kind of link with its colour, and its rate with scope and direction.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,14 +12,14 @@ use crate::id::{DeviceId, HostId};
 use crate::link::{LinkKind, LinkSpec, Measure};
 use crate::rate::{Device, OneWay, Rate};
 
-/// Kinds of link past this many are counted, not listed.
+/// The number of kinds of link that are listed; further ones are counted.
 const KINDS_LISTED: usize = 12;
-/// So many of a fabric's notes are shown.
+/// The number of notes that are shown.
 const NOTES_SHOWN: usize = 4;
 const FONT: f64 = 13.0;
 const LINE: f64 = 20.0;
 
-/// Draws the legend of a drawing, and what is to be noted, in a width.
+/// Draws the legend and the notes of a drawing in a given width.
 pub(super) fn legend(scene: &Scene, drawn: &Picture, width: f64) -> Picture {
     let mut picture = Picture { w: width, ..Picture::default() };
     let (mut x, mut y) = (0.0, LINE);
@@ -58,7 +58,7 @@ impl Entry {
     }
 }
 
-/// One for each kind of link that the drawing shows, GPU fabrics first; kinds that read the same are one.
+/// One entry for each kind of link in the drawing, GPU fabrics first; kinds with the same text are merged.
 fn entries(scene: &Scene, drawn: &Picture) -> Vec<Entry> {
     let tones: BTreeSet<Tone> = drawn.wires.iter().map(|wire| wire.tone).collect();
     let drives = drawn.blocks.iter().any(|block| matches!(block.look, Look::Drive | Look::Other));
@@ -95,7 +95,7 @@ fn entries(scene: &Scene, drawn: &Picture) -> Vec<Entry> {
 /// `25 GB/s each way per link, nominal; 450 GB/s each way per GPU`
 fn rate_words(scene: &Scene, spec: &LinkSpec) -> String {
     let Some(figure) = spec.nominal.as_ref().or(spec.effective.as_ref()) else {
-        return "rate not described".to_owned();
+        return "unknown rate".to_owned();
     };
     let mut text = format!("{}, {}", figure.value, figure.basis);
     if spec.kind.is_gpu_fabric() || spec.kind == LinkKind::C2c {
@@ -113,7 +113,7 @@ fn links_of(scene: &Scene, gpu: DeviceId, spec: &LinkSpec) -> u64 {
     links.filter(|link| scene.fabric.spec(link) == spec).map(|link| u64::from(link.count)).sum()
 }
 
-/// The ports of NICs that no cable is drawn for.
+/// The ports of NICs without cables in the drawing.
 fn ports(scene: &Scene) -> Vec<Entry> {
     let mut listed: BTreeMap<(String, String), f64> = BTreeMap::new();
     for nic in scene.fabric.devices_where(|kind| matches!(kind, DeviceKind::Nic(_))) {
@@ -166,7 +166,7 @@ fn capitalised(text: &str) -> String {
     chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
 }
 
-/// Lines that fit a width, broken at spaces.
+/// Breaks a text at spaces into lines of a width.
 pub(super) fn wrapped(text: &str, width: f64, font: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ') {

@@ -1,8 +1,8 @@
-//! Links straight from GPU to GPU.
+//! Direct links between GPUs.
 //!
-//! Four to eight GPUs in a mesh that is not complete, such as a hybrid cube mesh, move onto two squares, split where
-//! the fewest links are cut; parallel links show as parallel strokes. Everything else (bridged pairs, complete
-//! meshes, larger ones) stays in a row under arches.
+//! Four to eight GPUs in an incomplete mesh, such as a hybrid cube mesh, are arranged in two squares, split where the
+//! fewest links are cut, and parallel links are parallel strokes. All other GPUs (bridged pairs, complete or larger
+//! meshes) stay in a row under arches.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,11 @@ use super::host::Metrics;
 use super::scene::{Edge, Scene};
 use crate::id::DeviceId;
 
-/// Arches past this many share one label.
+/// More arches than this share one label.
 const ARCHES_TAGGED: usize = 12;
 
-/// Draws them above the row of GPUs, at negative heights, and moves GPUs up where a square needs it. `picture.h` becomes the
-/// height taken. Returns the GPUs that stand above another, and the side (-1 left, 1 right) on which their PCIe line passes it.
+/// Draws the links above the row of GPUs, at negative heights, moves GPUs of a square up, and sets `picture.h` to the
+/// height used. Returns the GPUs above another GPU, with the side (-1 left, 1 right) on which their PCIe line passes it.
 pub(super) fn direct_links(
     scene: &Scene,
     gpus: &mut BTreeMap<DeviceId, Rect>,
@@ -44,7 +44,7 @@ pub(super) fn direct_links(
     }
 }
 
-/// Arches over a row of GPUs. At each GPU the arches are ordered so that none crosses another without need.
+/// Arches over a row of GPUs, ordered at each GPU to avoid crossings.
 pub(super) fn arches(
     edges: &[Edge],
     gpus: &BTreeMap<DeviceId, Rect>,
@@ -61,8 +61,11 @@ pub(super) fn arches(
             let distance = position[&peer] - own;
             if distance < 0 { (0, -distance) } else { (1, -distance) }
         };
-        let mut peers: Vec<DeviceId> =
-            edges.iter().filter(|edge| edge.a == gpu || edge.b == gpu).map(|edge| edge.beyond(gpu)).collect();
+        let mut peers: Vec<DeviceId> = edges
+            .iter()
+            .filter(|edge| edge.a == gpu || edge.b == gpu)
+            .map(|edge| edge.other_end(gpu))
+            .collect();
         peers.sort_by_key(|&peer| rank(peer));
         peers.dedup();
         let index = peers.iter().position(|&peer| peer == other).unwrap_or(0);
@@ -121,12 +124,12 @@ fn squares(
         let (a, b) = (gpus[&edge.a], gpus[&edge.b]);
         let apart = halves[0].contains(&edge.a) != halves[0].contains(&edge.b);
         let level = a.y == b.y;
-        // Boxes cover the middle part of a straight wire's ends; a bow leaves from the outer edge.
+        // Straight wires start at the centre, under the box; arches start at the edge.
         let (mut wire, at) = if apart && level {
             let upper = a.y < 0.0;
             let span = columns_between(a, b, gpus);
             let bow = metrics.row_gap * if upper { 0.75 + 0.2 * span } else { -0.55 - 0.2 * span };
-            // PCIe leaves from the middle of the lower edge: the bow starts nearer to the other end.
+            // The PCIe line starts at the middle of the lower edge, so the arch starts beside it.
             let aside = (b.cx() - a.cx()).signum() * a.w * 0.25;
             let ends = if upper {
                 ((a.cx(), a.y), (b.cx(), b.y))
@@ -137,7 +140,7 @@ fn squares(
             (Wire::arch(ends.0, ends.1, bow, edge.tone(), edge.width()), at)
         } else {
             let (from, to) = ((a.cx(), a.cy()), (b.cx(), b.cy()));
-            // Past the crossing of the diagonals, or the tags would meet there.
+            // Away from the crossing of the diagonals, where the tags would overlap.
             let along = if a.x == b.x || level { 0.5 } else { 0.36 };
             let at = (from.0 + (to.0 - from.0) * along, from.1 + (to.1 - from.1) * along);
             (Wire::straight(from, to, edge.tone(), edge.width()), at)
@@ -154,14 +157,15 @@ fn squares(
     sideways
 }
 
-/// How many columns two GPUs stand apart: longer bows are higher, so that none lies on another.
+/// The number of columns between two GPUs: longer arches are higher, so that they do not overlap.
 fn columns_between(a: Rect, b: Rect, gpus: &BTreeMap<DeviceId, Rect>) -> f64 {
     let (left, right) = (a.x.min(b.x), a.x.max(b.x));
     let row = gpus.values().filter(|rect| rect.y == a.y);
     row.filter(|rect| left < rect.x && rect.x <= right).count() as f64
 }
 
-/// Each two neighbours of a half become a column, the first on top: its number in its square, its GPUs, its middle.
+/// The columns of the squares, each with two neighbours of a half, the first on top: its number in its square, its GPUs,
+/// and its centre.
 fn columns<'h>(
     halves: &'h [Vec<DeviceId>],
     gpus: &BTreeMap<DeviceId, Rect>,
@@ -174,7 +178,7 @@ fn columns<'h>(
             columns.push((column, pair, middle));
         }
     }
-    // Halves that lie between each other on PCIe would share columns: then PCIe does not decide where they stand.
+    // Where the halves interleave on PCIe, columns would overlap: spread them evenly instead.
     let pitch = metrics.gpu.0 + metrics.gap;
     if columns.windows(2).any(|pair| pair[1].2 - pair[0].2 < pitch) {
         let left = gpus.values().map(|rect| rect.x).fold(f64::MAX, f64::min);
@@ -187,7 +191,8 @@ fn columns<'h>(
     columns
 }
 
-/// The GPUs in two halves (one where they are four), in order, with the fewest links between them; the first such split wins.
+/// The GPUs in two halves (one half for up to four GPUs), in order, with the fewest links between them; ties go to the
+/// first split.
 fn halves(row: &[DeviceId], edges: &[Edge]) -> Vec<Vec<DeviceId>> {
     if row.len() <= 4 {
         return vec![row.to_vec()];

@@ -1,12 +1,11 @@
-//! A fabric as an SVG drawing that can go on a slide.
+//! A fabric as an SVG drawing, sized for a slide.
 //!
-//! The layout is computed from device kinds and links alone. GPUs stand in a row (or on two squares, where they form a mesh
-//! without a switch), what joins them above, the PCIe tree below down to the CPUs, the network below the hosts.
-//! Lines are coloured by technology, as wide as the logarithm of their bandwidth, and carry the count of
-//! parallel links.
+//! The layout follows from device kinds and links alone. GPUs are in a row (or in two squares, if they form a mesh without
+//! a switch), their links above, the PCIe tree down to the CPUs below, the network below the hosts. Lines are coloured by
+//! technology, their width grows with the logarithm of the bandwidth, and tags give the number of parallel links.
 //!
-//! Deliberately absent: root ports and bridges that lead to one device only (they are part of the line), PCIe links of
-//! NVSwitches (management), drives where there are several hosts, and all but three of hosts or racks that are alike.
+//! Deliberately absent: root ports and bridges with a single device below them (they are part of the line), PCIe links of
+//! NVSwitches (management), drives of several hosts, and all but three of equal hosts or racks.
 
 mod bands;
 mod canvas;
@@ -34,7 +33,7 @@ use scene::Scene;
 
 use crate::fabric::Fabric;
 
-/// Levels of detail, from the one that shows most; the first that is not wider than [`WIDEST`] is taken.
+/// Levels of detail, highest first; the first that is not wider than [`WIDTH_MAX`] is used.
 const DETAILS: [Detail; 4] = [
     Detail::Blocks(&Metrics {
         gpu: (104.0, 54.0),
@@ -74,8 +73,8 @@ const DETAILS: [Detail; 4] = [
     }),
     Detail::Dots,
 ];
-const WIDEST: f64 = 1900.0;
-const NARROWEST: f64 = 820.0;
+const WIDTH_MAX: f64 = 1900.0;
+const WIDTH_MIN: f64 = 820.0;
 const MARGIN: f64 = 36.0;
 
 /// Draws a fabric.
@@ -85,16 +84,16 @@ pub fn svg(fabric: &Fabric) -> String {
     let mut picture = Picture::default();
     for detail in DETAILS {
         picture = network::arrange(&scene, &groups, detail);
-        if picture.w <= WIDEST {
+        if picture.w <= WIDTH_MAX {
             break;
         }
     }
-    paint::page(&with_words(&scene, picture), fabric.name())
+    paint::page(&with_texts(&scene, picture), fabric.name())
 }
 
 /// Adds title, inventory, legend and margins.
-fn with_words(scene: &Scene, body: Picture) -> Picture {
-    let inner = body.w.max(NARROWEST);
+fn with_texts(scene: &Scene, body: Picture) -> Picture {
+    let inner = body.w.max(WIDTH_MIN);
     let mut page = Picture { w: inner + 2.0 * MARGIN, ..Picture::default() };
     let line = |y: f64, text: String, font: f64, bold: bool| Label {
         at: (MARGIN, y),
@@ -113,11 +112,11 @@ fn with_words(scene: &Scene, body: Picture) -> Picture {
     }
     y += 26.0;
     let (w, h) = (body.w, body.h);
-    page.absorb(body.shifted(MARGIN + (inner - w) / 2.0, y));
+    page.extend(body.shifted(MARGIN + (inner - w) / 2.0, y));
     y += h + 22.0;
     let legend = legend::legend(scene, &page, inner);
     let height = legend.h;
-    page.absorb(legend.shifted(MARGIN, y));
+    page.extend(legend.shifted(MARGIN, y));
     page.h = y + height + MARGIN * 0.8;
     page
 }

@@ -1,9 +1,9 @@
-//! The whole scene: units side by side, NVSwitches that join units above them, network switches below.
+//! The whole scene: units side by side, NVSwitches between units above them, network switches below.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::bands::Bundle;
-use super::canvas::{Block, Look, Picture, Point, Rect, Step, Wire, sway};
+use super::canvas::{Block, Look, Picture, Point, Rect, Step, Wire, s_curve};
 use super::group::{Groups, Slot, Unit};
 use super::host::block;
 use super::rack::{Detail, ellipsis, unit};
@@ -11,17 +11,17 @@ use super::scene::Scene;
 use super::words::thousands;
 use crate::id::{DeviceId, HostId};
 
-/// A row of switches shows this many; of more, the first two and the last.
+/// Switches in a row; of more, the first two and the last are drawn.
 const SWITCHES_SHOWN: usize = 16;
-/// Past this many lines from NICs, or where switches are left out, each unit has one line to each switch instead.
+/// Lines from NICs to switches; beyond that, or if switches are left out, each unit has one line to each switch.
 const LINES_SHOWN: usize = 64;
 const UNIT_GAP: f64 = 28.0;
-/// Between rows of the network: lines need room to part.
+/// Between rows of the network.
 const TIER_GAP: f64 = 92.0;
 const SWITCH_HEIGHT: f64 = 38.0;
 
-/// A unit in its place.
-struct Standing<'g> {
+/// A unit and its position.
+struct PlacedUnit<'g> {
     unit: &'g Unit,
     rect: Rect,
 }
@@ -47,25 +47,25 @@ pub(super) fn arrange(scene: &Scene, groups: &Groups, detail: Detail) -> Picture
     if !upper.is_empty() {
         y += SWITCH_HEIGHT + TIER_GAP;
     }
-    let mut standing: Vec<Standing> = Vec::new();
+    let mut placed: Vec<PlacedUnit> = Vec::new();
     let mut x = (width - natural) / 2.0;
     for (index, cell) in cells {
         let step = cell.w + UNIT_GAP;
         let rect = match index {
-            // An ellipsis stands at half the height, a unit at the top.
+            // An ellipsis is centred vertically, a unit is at the top.
             None => Rect::new(x, y + (tall - cell.h) / 2.0, (cell.w, cell.h)),
             Some(_) => Rect::new(x, y, (cell.w, cell.h)),
         };
-        standing.extend(index.map(|index| Standing { unit: &groups.units[index], rect }));
-        picture.absorb(cell.shifted(rect.x, rect.y));
+        placed.extend(index.map(|index| PlacedUnit { unit: &groups.units[index], rect }));
+        picture.extend(cell.shifted(rect.x, rect.y));
         x += step;
     }
     y += tall;
     if !upper.is_empty() {
-        join_units(scene, &standing, &upper, true, &mut picture);
+        join_units(scene, &placed, &upper, true, &mut picture);
         picture.blocks.extend(upper);
     }
-    let back_to_back = join_nics(scene, &standing, y, &mut picture);
+    let back_to_back = join_nics(scene, &placed, y, &mut picture);
     y += back_to_back;
     let mut above: Vec<Block> = Vec::new();
     for switches in [&groups.leaves, &groups.spines] {
@@ -74,7 +74,7 @@ pub(super) fn arrange(scene: &Scene, groups: &Groups, detail: Detail) -> Picture
             continue;
         }
         join_tiers(scene, &above, &row, &mut picture);
-        join_units(scene, &standing, &row, false, &mut picture);
+        join_units(scene, &placed, &row, false, &mut picture);
         y += TIER_GAP + SWITCH_HEIGHT;
         picture.blocks.extend(row.iter().cloned());
         above = row;
@@ -87,7 +87,7 @@ fn tier_width(switches: &[DeviceId]) -> f64 {
     switches.len().min(SWITCHES_SHOWN) as f64 * 70.0
 }
 
-/// A row of switches across a width, those left out as one block.
+/// A row of switches across a width, with one block for those left out.
 fn tier(scene: &Scene, switches: &[DeviceId], width: f64, y: f64) -> Vec<Block> {
     let groups: Vec<&[DeviceId]> = match switches {
         [first, second, .., last] if switches.len() > SWITCHES_SHOWN => vec![
@@ -112,12 +112,12 @@ fn tier(scene: &Scene, switches: &[DeviceId], width: f64, y: f64) -> Vec<Block> 
     groups.iter().enumerate().map(place).collect()
 }
 
-/// Lines between units and a row of switches: from each NIC where they are few, or else from each unit.
-fn join_units(scene: &Scene, standing: &[Standing], row: &[Block], upward: bool, picture: &mut Picture) {
+/// Lines between units and a row of switches: from each NIC if they are few, otherwise from each unit.
+fn join_units(scene: &Scene, placed: &[PlacedUnit], row: &[Block], upward: bool, picture: &mut Picture) {
     let sets: Vec<BTreeSet<DeviceId>> =
         row.iter().map(|block| block.members.iter().copied().collect()).collect();
     let mut from_nics: Vec<(Rect, usize, usize, Bundle)> = Vec::new();
-    for (number, place) in standing.iter().enumerate() {
+    for (number, place) in placed.iter().enumerate() {
         for block in picture.blocks.iter().filter(|block| inside(block.rect, place.rect)) {
             for (index, set) in sets.iter().enumerate() {
                 let bundle = Bundle::between(scene, &block.members, set);
@@ -125,14 +125,14 @@ fn join_units(scene: &Scene, standing: &[Standing], row: &[Block], upward: bool,
             }
         }
     }
-    let solitary = standing.iter().all(|place| place.unit.hosts.len() == 1);
+    let solitary = placed.iter().all(|place| place.unit.hosts.len() == 1);
     let dots = picture.blocks.iter().any(|block| block.font == 0.0);
     let whole = row.iter().all(|block| block.members.len() == 1);
     let lines = if solitary && whole && !dots && !upward && from_nics.len() <= LINES_SHOWN {
         from_nics
     } else {
         let mut lines = Vec::new();
-        for (number, place) in standing.iter().enumerate() {
+        for (number, place) in placed.iter().enumerate() {
             let members = everything(scene, place.unit);
             for (index, set) in sets.iter().enumerate() {
                 let bundle = Bundle::between(scene, &members, set);
@@ -149,7 +149,7 @@ fn join_units(scene: &Scene, standing: &[Standing], row: &[Block], upward: bool,
         departures.entry((rect.x as i64, *number)).or_default().push(line);
     }
     for (line, (rect, number, index, bundle)) in lines.iter().enumerate() {
-        let place = standing[*number].rect;
+        let place = placed[*number].rect;
         let rank = |all: &[usize]| (all.iter().position(|&other| other == line).unwrap_or(0), all.len());
         let (i, n) = rank(&arrivals[index]);
         let (j, m) = rank(&departures[&(rect.x as i64, *number)]);
@@ -161,7 +161,7 @@ fn join_units(scene: &Scene, standing: &[Standing], row: &[Block], upward: bool,
             let start = rect.port_below(j, m);
             (start, (start.0, place.bottom()), target.port_above(i, n))
         };
-        let steps = vec![Step::Line(edge), sway(edge, end)];
+        let steps = vec![Step::Line(edge), s_curve(edge, end)];
         picture.wires.push(Wire::new(start, steps, bundle.tone, bundle.width()));
         if tagged {
             picture.tags.push(bundle.tag(toward(edge, end, 0.16), 10.0));
@@ -180,7 +180,7 @@ fn join_tiers(scene: &Scene, upper: &[Block], lower: &[Block], picture: &mut Pic
         for (order, (above, bundle)) in lines.iter().enumerate() {
             let from = above.rect.port_below(index, lower.len());
             let to = below.rect.port_above(order, lines.len());
-            picture.wires.push(Wire::sway(from, to, bundle.tone, bundle.width()));
+            picture.wires.push(Wire::s_curve(from, to, bundle.tone, bundle.width()));
             if bundle.count > 1 {
                 picture.tags.push(bundle.tag(toward(from, to, 0.18), 10.0));
             }
@@ -188,11 +188,11 @@ fn join_tiers(scene: &Scene, upper: &[Block], lower: &[Block], picture: &mut Pic
     }
 }
 
-/// NICs cabled to NICs without a switch: a bow below the units. Returns the height it takes.
-fn join_nics(scene: &Scene, standing: &[Standing], bottom: f64, picture: &mut Picture) -> f64 {
+/// Cables between NICs without a switch: an arch below the units. Returns its height.
+fn join_nics(scene: &Scene, placed: &[PlacedUnit], bottom: f64, picture: &mut Picture) -> f64 {
     let mut rects: BTreeMap<DeviceId, (Rect, usize)> = BTreeMap::new();
     for block in picture.blocks.iter().filter(|block| block.look == Look::Nic) {
-        if let Some(number) = standing.iter().position(|place| inside(block.rect, place.rect)) {
+        if let Some(number) = placed.iter().position(|place| inside(block.rect, place.rect)) {
             rects.extend(block.members.iter().map(|&id| (id, (block.rect, number))));
         }
     }
@@ -225,7 +225,7 @@ fn everything(scene: &Scene, unit: &Unit) -> Vec<DeviceId> {
     all.extend(&unit.chips);
     all.sort();
     all.dedup();
-    // What belongs to no host may hold the very switches that the unit is joined to.
+    // The devices of no host may include the switches that the lines lead to.
     all.retain(|&id| scene.look(id) != Look::NetSwitch);
     all
 }
@@ -237,7 +237,7 @@ fn inside(inner: Rect, outer: Rect) -> bool {
         && inner.bottom() <= outer.bottom()
 }
 
-/// A point on the curve of [`sway`].
+/// A point on the curve of [`s_curve`].
 fn toward(from: Point, to: Point, t: f64) -> Point {
     let ease = t * t * (3.0 - 2.0 * t);
     let fall = 1.5 * t * (1.0 - t) + t * t * t;

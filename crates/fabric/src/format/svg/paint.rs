@@ -1,6 +1,6 @@
-//! From coordinates to SVG text: colours, strokes, letters.
+//! Writes a drawing as SVG text.
 //!
-//! Style sits in presentation attributes and not in a style sheet, because slide programs read the former only.
+//! Styles are presentation attributes, not a style sheet, because many slide programs ignore style sheets.
 
 use std::fmt::Write;
 
@@ -9,12 +9,12 @@ use super::palette::{INK, LOOKS, PANEL, PAPER, SOFT_INK, style};
 
 const FONTS: &str = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif";
 
-/// Room for a text in the widest of the fonts that may be used.
+/// The width of a text in the widest of the fonts.
 pub(super) fn text_width(text: &str, font: f64) -> f64 {
     text.chars().count() as f64 * font * 0.61
 }
 
-/// The page: a white card with the picture on it.
+/// The page: the drawing on a white card.
 pub(super) fn page(picture: &Picture, title: &str) -> String {
     let mut out = String::new();
     let (w, h) = (coordinate(picture.w), coordinate(picture.h));
@@ -132,7 +132,7 @@ fn wire(out: &mut String, wire: &Wire) {
             ),
         };
     }
-    // Strands are one broad stroke with narrower ones cut out of it, which follows any curve.
+    // Parallel strokes are one wide stroke with narrower ones in the background colour on top, which works for any curve.
     let strands = f64::from(wire.strands);
     let gap = wire.width * 0.9;
     let mut broad = strands * wire.width + (strands - 1.0) * gap;
@@ -192,13 +192,13 @@ fn place(rect: Rect) -> String {
     )
 }
 
-/// One decimal, and none where it is zero.
+/// One decimal, omitted if zero.
 fn coordinate(value: f64) -> String {
     let text = format!("{value:.1}");
     text.trim_end_matches(".0").to_owned()
 }
 
-/// Text as XML carries it; control characters, which XML cannot carry at all, are dropped.
+/// Escapes a text for XML and drops control characters, which XML cannot represent.
 fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,4 +1,4 @@
-//! Colours: one for each technology, a fill for each kind of device; and how wide a line is.
+//! Colours of technologies and kinds of device, and the width of lines.
 
 use super::canvas::Look;
 use crate::link::LinkKind;
@@ -46,7 +46,7 @@ impl Tone {
         }
     }
 
-    /// Dark enough for letters on white.
+    /// Dark enough for text on white.
     pub(super) fn ink(self) -> &'static str {
         match self {
             Self::NvLink => "#467000",
@@ -72,12 +72,12 @@ impl Tone {
     }
 }
 
-/// Stroke width in proportion to the logarithm of the bandwidth; a hairline where nobody says how fast it is.
+/// Stroke width, proportional to the logarithm of the bandwidth; a hairline for unknown rates.
 pub(super) fn stroke_width<S>(rate: Rate<S, OneWay>) -> f64 {
     (0.6 * (1.0 + rate.gb()).log2()).clamp(0.8, 9.0)
 }
 
-/// Looks in the order they are painted, GPUs last.
+/// The looks in painting order, GPUs last.
 pub(super) const LOOKS: [Look; 8] = [
     Look::NetSwitch,
     Look::NvSwitch,

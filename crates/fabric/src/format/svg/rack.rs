@@ -1,7 +1,7 @@
-//! A unit of the row: one host, or the hosts of a rack with the switches between them.
+//! A unit: one host, or the hosts of a rack with the switches between them.
 //!
-//! More than a few hosts stand in two rows, the upper one upside down, so that all GPUs face the band of switches in
-//! the middle. Where even that would be too wide, a GPU becomes a dot.
+//! More than a few hosts are in two rows, the upper one upside down, so that all GPUs face the band of switches in the
+//! middle. If that is too wide, GPUs are drawn as dots.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,18 +14,18 @@ use super::words::thousands;
 use super::{dots, mesh};
 use crate::id::{DeviceId, HostId};
 
-/// How much of each device is drawn.
+/// The level of detail.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Detail {
-    /// Blocks with words.
+    /// Blocks with text.
     Blocks(&'static Metrics),
     /// Dots.
     Dots,
 }
 
-/// Hosts up to this many stand in one row.
+/// Up to this many hosts are in one row.
 pub(super) const ONE_ROW: usize = 6;
-/// Of more hosts than this in one unit, those alike are left out.
+/// In a unit of more hosts than this, equal hosts are left out.
 const HOSTS_DRAWN: usize = 36;
 
 /// Draws a unit in its frame.
@@ -91,13 +91,13 @@ fn rack(scene: &Scene, unit: &Unit, metrics: &Metrics, drives: bool) -> Picture 
     for cell in upper {
         let step = cell.w + metrics.gap * 1.5;
         let dy = upper_height - cell.h;
-        picture.absorb(cell.shifted(x, dy));
+        picture.extend(cell.shifted(x, dy));
         x += step;
     }
     x = 0.0;
     for cell in lower {
         let step = cell.w + metrics.gap * 1.5;
-        picture.absorb(cell.shifted(x, lower_top));
+        picture.extend(cell.shifted(x, lower_top));
         x += step;
     }
     let gpus: BTreeMap<DeviceId, Rect> = picture
@@ -130,7 +130,7 @@ fn across(scene: &Scene, gpus: &BTreeMap<DeviceId, Rect>, metrics: &Metrics, pic
     mesh::arches(&edges, gpus, metrics, &mut over);
     let above = over.h;
     let mut all = picture;
-    all.absorb(over);
+    all.extend(over);
     let mut all = all.shifted(0.0, above);
     (all.w, all.h) = (w, h + above);
     all
@@ -173,7 +173,7 @@ fn trunks(
     }
 }
 
-/// Three dots, and how many they stand for.
+/// Three dots, and the number of units they represent.
 pub(super) fn ellipsis(left_out: Slot, font: f64) -> Picture {
     let (count, word) = match left_out {
         Slot::One(_) => (1, "alike"),

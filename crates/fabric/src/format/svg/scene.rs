@@ -1,5 +1,5 @@
-//! A fabric as it is drawn: root ports and other bridges that lead to one device only are folded into the line,
-//! links of both directions are one edge, and PCIe is a tree with its CPUs as roots.
+//! The graph that is drawn: root ports and bridges with a single device below them are folded into the line, links of
+//! both directions are one edge, and PCIe is a tree with the CPUs as roots.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -24,7 +24,7 @@ pub(super) struct Edge {
 
 impl Edge {
     /// The other end.
-    pub(super) fn beyond(&self, end: DeviceId) -> DeviceId {
+    pub(super) fn other_end(&self, end: DeviceId) -> DeviceId {
         if self.a == end { self.b } else { self.a }
     }
 
@@ -45,12 +45,12 @@ impl Edge {
     }
 }
 
-/// `x18`, with the sign that looks right in print.
+/// `x18`, with a multiplication sign.
 pub(super) fn times(count: usize) -> String {
     format!("\u{d7}{}", thousands(count))
 }
 
-/// A fabric, seen for drawing.
+/// A fabric prepared for drawing.
 pub(super) struct Scene<'a> {
     pub(super) fabric: &'a Fabric,
     parents: Vec<Option<DeviceId>>,
@@ -69,16 +69,16 @@ impl<'a> Scene<'a> {
             DeviceKind::PcieSwitch => fan_out[id.index()] == 1 && raw[id.index()].is_some(),
             _ => false,
         };
-        let stand_in = |id: DeviceId| {
+        let drawn_device = |id: DeviceId| {
             let mut at = Some(id);
             while let Some(id) = at.filter(|&id| folded(id)) {
                 at = raw[id.index()];
             }
             at
         };
-        let parents = raw.iter().map(|parent| parent.and_then(stand_in)).collect();
-        let stand_ins: Vec<Option<DeviceId>> = fabric.device_ids().map(stand_in).collect();
-        let edges = edges(fabric, &stand_ins);
+        let parents = raw.iter().map(|parent| parent.and_then(drawn_device)).collect();
+        let drawn_as: Vec<Option<DeviceId>> = fabric.device_ids().map(drawn_device).collect();
+        let edges = edges(fabric, &drawn_as);
         let mut edges_of = vec![Vec::new(); fabric.devices().len()];
         for (index, edge) in edges.iter().enumerate() {
             edges_of[edge.a.index()].push(index as u32);
@@ -108,12 +108,12 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// What is drawn of a host, or (`None`) of what belongs to no host, by id.
+    /// The drawn devices of a host, or (`None`) of no host, sorted by id.
     pub(super) fn devices(&self, host: Option<HostId>) -> &[DeviceId] {
         self.by_host.get(&host).map_or(&[], Vec::as_slice)
     }
 
-    /// The drawn device that a device hangs from on PCIe.
+    /// The drawn PCIe parent of a device.
     pub(super) fn parent(&self, id: DeviceId) -> Option<DeviceId> {
         self.parents[id.index()]
     }
@@ -128,11 +128,11 @@ impl<'a> Scene<'a> {
 
     /// The edges of all kinds between two devices.
     pub(super) fn between(&self, a: DeviceId, b: DeviceId) -> impl Iterator<Item = &Edge> + '_ {
-        self.edges_of(a).filter(move |edge| edge.beyond(a) == b)
+        self.edges_of(a).filter(move |edge| edge.other_end(a) == b)
     }
 }
 
-/// Each device's PCIe parent: the way from the nearest CPU, or from the first bridge where no CPU is described.
+/// The PCIe parent of each device on the path from the nearest CPU, or from the first bridge if there is no CPU.
 fn pcie_parents(fabric: &Fabric) -> Vec<Option<DeviceId>> {
     let mut parents = vec![None; fabric.devices().len()];
     let mut seen = vec![false; parents.len()];
@@ -160,10 +160,10 @@ fn pcie_parents(fabric: &Fabric) -> Vec<Option<DeviceId>> {
     parents
 }
 
-fn edges(fabric: &Fabric, stand_ins: &[Option<DeviceId>]) -> Vec<Edge> {
+fn edges(fabric: &Fabric, drawn_as: &[Option<DeviceId>]) -> Vec<Edge> {
     let mut bundles: BTreeMap<(DeviceId, DeviceId, SpecId), [u32; 2]> = BTreeMap::new();
     for link in fabric.links() {
-        let (Some(a), Some(b)) = (stand_ins[link.source.index()], stand_ins[link.target.index()]) else {
+        let (Some(a), Some(b)) = (drawn_as[link.source.index()], drawn_as[link.target.index()]) else {
             continue;
         };
         if a != b {

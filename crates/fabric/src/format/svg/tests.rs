@@ -1,4 +1,4 @@
-//! What every drawing must be, read back from the SVG text itself.
+//! Tests that parse the SVG text and check the drawing.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::fabric::{Fabric, FabricBuilder};
 use crate::id::HostId;
 use crate::link::Network;
 
-/// What a reader of the file finds: boxes by class, words, lines and the page.
+/// The contents of an SVG file: boxes by class, texts, lines and the page.
 #[derive(Default)]
 struct Drawn {
     boxes: BTreeMap<String, Vec<Rect>>,
@@ -24,15 +24,15 @@ struct Drawn {
 }
 
 impl Drawn {
-    fn of(class: &str, drawn: &Self) -> Vec<Rect> {
-        drawn.boxes.get(class).cloned().unwrap_or_default()
+    fn boxes_of(&self, class: &str) -> Vec<Rect> {
+        self.boxes.get(class).cloned().unwrap_or_default()
     }
 
     fn says(&self, text: &str) -> bool {
         self.words.iter().any(|words| words.contains(text))
     }
 
-    /// How many devices the blocks with this word stand for: `NIC 3` for one, `NIC x4` for four.
+    /// The number of devices in blocks with this title: one for `NIC 3`, four for `NIC x4`.
     fn named(&self, word: &str) -> usize {
         let rest = |words: &String| words.strip_prefix(word)?.strip_prefix(' ').map(str::to_owned);
         let count = |rest: String| match rest.strip_prefix('\u{d7}') {
@@ -102,7 +102,7 @@ fn overlap(a: &Rect, b: &Rect) -> bool {
     a.x + apart < b.right() && b.x + apart < a.right() && a.y + apart < b.bottom() && b.y + apart < a.bottom()
 }
 
-/// What is true of every drawing.
+/// Checks the properties of every drawing.
 fn check(name: &str, fabric: &Fabric) -> Drawn {
     let text = svg(fabric);
     assert_eq!(text, svg(&fabric.clone()), "{name} is drawn the same twice");
@@ -130,7 +130,7 @@ fn count(fabric: &Fabric, wanted: fn(&DeviceKind) -> bool) -> usize {
     fabric.devices_where(wanted).count()
 }
 
-/// Hosts with a NIC for each leaf, on rails, below one spine.
+/// A rail-optimised cluster with one NIC per leaf in each host, and one spine.
 fn cluster(part: &Fabric, copies: usize, rails: usize) -> Fabric {
     let mut builder = FabricBuilder::new(format!("{copies} x {}", part.name()));
     let network = builder.spec(links::network(Network::InfiniBand, 400));
@@ -138,7 +138,7 @@ fn cluster(part: &Fabric, copies: usize, rails: usize) -> Fabric {
     let leaves: Vec<_> = (0..rails).map(|_| builder.add(None, DeviceKind::NetSwitch(Tier::Leaf))).collect();
     let spine = builder.add(None, DeviceKind::NetSwitch(Tier::Spine));
     for copy in 0..copies {
-        let first = builder.stamp(part, |index, _| format!("rack{copy}-host{index}"));
+        let first = builder.append(part, |index, _| format!("rack{copy}-host{index}"));
         for host in 0..part.hosts().len() {
             let numa = part.device_ids().find(|&id| {
                 let device = part.device(id);
@@ -167,9 +167,9 @@ fn every_system_shows_every_gpu_nic_and_nvswitch() {
         if drawn.says("alike") {
             continue;
         }
-        assert_eq!(Drawn::of("gpu", &drawn).len(), fabric.gpus().len(), "GPUs of {}", system.name);
+        assert_eq!(drawn.boxes_of("gpu").len(), fabric.gpus().len(), "GPUs of {}", system.name);
         let chips = count(&fabric, |kind| matches!(kind, DeviceKind::NvSwitch { .. }));
-        assert_eq!(Drawn::of("nvswitch", &drawn).len(), chips, "NVSwitches of {}", system.name);
+        assert_eq!(drawn.boxes_of("nvswitch").len(), chips, "NVSwitches of {}", system.name);
         let nics = count(&fabric, |kind| matches!(kind, DeviceKind::Nic(_)));
         assert_eq!(drawn.named("NIC"), nics, "NICs of {}", system.name);
     }
@@ -188,10 +188,10 @@ fn every_rate_says_each_way_per_what() {
 }
 
 #[test]
-fn an_hgx_stands_in_rows() {
+fn an_hgx_is_drawn_in_rows() {
     let drawn = check("hgx-h100", &system("hgx-h100"));
     let middle = |class: &str| {
-        let rects = Drawn::of(class, &drawn);
+        let rects = drawn.boxes_of(class);
         assert!(rects.windows(2).all(|pair| pair[0].y == pair[1].y), "{class}s are a row");
         rects[0].cy()
     };
@@ -202,10 +202,10 @@ fn an_hgx_stands_in_rows() {
 }
 
 #[test]
-fn a_cube_mesh_stands_on_two_squares_with_single_and_double_links() {
+fn a_cube_mesh_is_two_squares_with_single_and_double_links() {
     let drawn = check("dgx-1-v100", &system("dgx-1-v100"));
     let mut columns: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
-    for gpu in Drawn::of("gpu", &drawn) {
+    for gpu in drawn.boxes_of("gpu") {
         columns.entry(gpu.x as i64).or_default().push(gpu.y as i64);
     }
     assert_eq!(columns.len(), 4, "four columns of two: {columns:?}");
@@ -219,7 +219,7 @@ fn a_cube_mesh_stands_on_two_squares_with_single_and_double_links() {
 }
 
 #[test]
-fn quads_that_interleave_still_stand_apart() {
+fn interleaved_quads_do_not_overlap() {
     let mut builder = FabricBuilder::new("interleaved");
     let host = builder.host("host", None);
     let link = builder.spec(links::NVLINK[1].clone());
@@ -235,12 +235,12 @@ fn quads_that_interleave_still_stand_apart() {
     }
     let drawn = check("interleaved", &builder.finish().unwrap());
     let rows: std::collections::BTreeSet<i64> =
-        Drawn::of("gpu", &drawn).iter().map(|gpu| gpu.y as i64).collect();
+        drawn.boxes_of("gpu").iter().map(|gpu| gpu.y as i64).collect();
     assert_eq!(rows.len(), 2, "two squares");
 }
 
 #[test]
-fn what_has_no_nvlink_says_so_and_why() {
+fn missing_nvlink_is_explained() {
     let drawn = check("2x-rtx4090", &system("2x-rtx4090"));
     assert!(drawn.words.iter().any(|words| words == "no NVLink"));
     let gpus::GpuLinks::Absent(reason) = gpus::by_id("rtx4090").unwrap().links else {
@@ -254,10 +254,10 @@ fn what_has_no_nvlink_says_so_and_why() {
 }
 
 #[test]
-fn a_rack_has_trunks_and_not_a_web() {
+fn a_rack_has_one_trunk_per_gpu() {
     let drawn = check("gb200-nvl72", &system("gb200-nvl72"));
-    assert_eq!(Drawn::of("gpu", &drawn).len(), 72);
-    assert_eq!(Drawn::of("nvswitch", &drawn).len(), 18);
+    assert_eq!(drawn.boxes_of("gpu").len(), 72);
+    assert_eq!(drawn.boxes_of("nvswitch").len(), 18);
     assert_eq!(drawn.lines["#76b900"].len(), 72 + 1, "one trunk for each GPU, and the legend");
     assert_eq!(drawn.words.iter().filter(|words| *words == "4 \u{d7} 18 links").count(), 18);
 }
@@ -265,35 +265,35 @@ fn a_rack_has_trunks_and_not_a_web() {
 #[test]
 fn a_pair_of_hosts_shows_its_rails() {
     let drawn = check("pair", &cluster(&system("hgx-h100"), 2, 8));
-    assert_eq!(Drawn::of("gpu", &drawn).len(), 16);
-    assert_eq!(Drawn::of("netswitch", &drawn).len(), 9);
+    assert_eq!(drawn.boxes_of("gpu").len(), 16);
+    assert_eq!(drawn.boxes_of("netswitch").len(), 9);
     assert_eq!(drawn.named("NIC"), 16);
     assert!(!drawn.says("alike"));
 }
 
 #[test]
-fn many_alike_are_three_and_an_ellipsis() {
+fn equal_hosts_are_collapsed() {
     let drawn = check("16 hosts", &cluster(&system("hgx-h100"), 16, 8));
     assert!(drawn.words.iter().any(|words| words == "\u{d7} 16"), "{:?}", drawn.words);
-    assert_eq!(Drawn::of("gpu", &drawn).len(), 3 * 8);
+    assert_eq!(drawn.boxes_of("gpu").len(), 3 * 8);
     let racks = cluster(&system("gb200-nvl72"), 128, 4);
     let drawn = check("128 racks", &racks);
     assert!(drawn.words.iter().any(|words| words == "\u{d7} 128"));
-    assert_eq!(Drawn::of("gpu", &drawn).len(), 3 * 72);
+    assert_eq!(drawn.boxes_of("gpu").len(), 3 * 72);
     assert!(svg(&racks).len() < 200_000);
-    // A host that differs is shown beside those that do not.
+    // A host that differs is drawn next to the others.
     let mut builder = FabricBuilder::new("mixed");
     for copy in 0..5 {
-        builder.stamp(&system("2x-rtx4090"), |_, _| format!("small{copy}"));
+        builder.append(&system("2x-rtx4090"), |_, _| format!("small{copy}"));
     }
-    builder.stamp(&system("4x-rtx4090"), |_, _| "large".to_owned());
+    builder.append(&system("4x-rtx4090"), |_, _| "large".to_owned());
     let drawn = check("mixed", &builder.finish().unwrap());
-    assert_eq!(Drawn::of("gpu", &drawn).len(), 3 * 2 + 4);
+    assert_eq!(drawn.boxes_of("gpu").len(), 3 * 2 + 4);
     assert!(drawn.words.iter().any(|words| words == "\u{d7} 5"));
 }
 
 #[test]
-fn wider_lines_are_faster() {
+fn faster_links_have_wider_lines() {
     let drawn = check("hgx-h100", &system("hgx-h100"));
     let widest = |colour: &str| drawn.lines[colour].iter().copied().fold(0.0, f64::max);
     assert!(widest("#76b900") > widest("#3b82d6"));
@@ -301,7 +301,7 @@ fn wider_lines_are_faster() {
 }
 
 #[test]
-fn odd_names_and_odd_fabrics_are_drawn() {
+fn unusual_names_and_fabrics_are_drawn() {
     check("empty", &FabricBuilder::new("").finish().unwrap());
     let mut builder = FabricBuilder::new("<a href=\"x\">&\u{1}\u{ffff}]]>");
     builder.note("1 < 2 & 3 > 2");
@@ -314,9 +314,9 @@ fn odd_names_and_odd_fabrics_are_drawn() {
     check("odd", &builder.finish().unwrap());
 }
 
-/// Random wiring of random devices: whatever a file may say, the drawing is well formed and nothing lies on anything.
+/// Random devices with random links: every drawing is well formed, and no two blocks overlap.
 #[test]
-fn any_wiring_at_all_is_drawn() {
+fn random_wiring_is_drawn() {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut below = move |limit: usize| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -362,7 +362,7 @@ fn any_wiring_at_all_is_drawn() {
 }
 
 #[test]
-fn nodes_without_a_number_are_counted() {
+fn unnumbered_numa_nodes_get_their_ordinal() {
     let text = "\tGPU0\tGPU1\nGPU0\t X \tSYS\nGPU1\tSYS\t X \n";
     let drawn = read(&svg(&crate::format::smi::read(text.as_bytes(), "x", None).unwrap()));
     assert_eq!((drawn.named("CPU"), drawn.says("CPU -1")), (2, false));

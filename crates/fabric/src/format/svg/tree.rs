@@ -1,6 +1,6 @@
-//! Where the devices of a host stand: the PCIe tree from GPUs above down to CPUs below.
+//! The positions of a host's devices: the PCIe tree, from GPUs at the top to CPUs at the bottom.
 //!
-//! NICs stand on the side away from their CPU's middle, so that a line can leave the host downwards past the CPU.
+//! NICs are on the side away from the centre of their CPU, so that a line can leave the host past the CPU.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,25 +11,25 @@ use super::words;
 use crate::id::DeviceId;
 use crate::link::LinkKind;
 
-/// Half the way left free between NICs below a switch, where the line to its CPU passes.
+/// Half the gap between NICs below a switch, for the line to its CPU.
 const TRUNK_HALF: f64 = 5.0;
 
-/// A device of the PCIe tree and what hangs from it.
+/// A device of the PCIe tree and its children.
 #[derive(Debug)]
 pub(super) struct Branch {
-    /// Absent for the root of what hangs from no CPU.
+    /// None for the root of the devices without a CPU.
     pub(super) device: Option<DeviceId>,
     /// 0 for a CPU.
     depth: usize,
     /// Switches and GPUs, in order.
-    limbs: Vec<Limb>,
-    /// NICs, drives and the like on either side, those alike together.
+    children: Vec<Child>,
+    /// NICs, drives and other devices on either side, equal ones bundled.
     left: Vec<Vec<DeviceId>>,
     right: Vec<Vec<DeviceId>>,
 }
 
 #[derive(Debug)]
-pub(super) enum Limb {
+enum Child {
     Gpu(DeviceId),
     Branch(Branch),
 }
@@ -40,9 +40,10 @@ pub(super) struct Tree<'s, 'a> {
     pub(super) roots: Vec<Branch>,
     pub(super) gpus: BTreeMap<DeviceId, Rect>,
     pub(super) placed: Vec<Block>,
-    /// How far down reaches what hangs below a device.
+    /// The lowest edge of the devices below a device.
     pub(super) lowest: BTreeMap<DeviceId, f64>,
-    /// The blocks level with CPUs, by where they begin, each with the first end among itself and those after it.
+    /// The blocks in the row of the CPUs, sorted by left edge, each with the smallest right edge among itself and those
+    /// after it.
     beside_cpus: Vec<(f64, f64)>,
     /// Top of the row of each depth.
     rows: Vec<f64>,
@@ -53,12 +54,12 @@ pub(super) struct Tree<'s, 'a> {
 impl<'s, 'a> Tree<'s, 'a> {
     pub(super) fn new(scene: &'s Scene<'a>, devices: &[DeviceId], metrics: &'s Metrics) -> Self {
         let within: BTreeSet<DeviceId> = devices.iter().copied().collect();
-        let mut children: BTreeMap<Option<DeviceId>, Vec<DeviceId>> = BTreeMap::new();
+        let mut by_parent: BTreeMap<Option<DeviceId>, Vec<DeviceId>> = BTreeMap::new();
         for &id in devices.iter().filter(|&&id| scene.look(id) != Look::NvSwitch) {
             let parent = scene.parent(id).filter(|parent| within.contains(parent));
-            children.entry(parent).or_default().push(id);
+            by_parent.entry(parent).or_default().push(id);
         }
-        let tops = children.remove(&None).unwrap_or_default();
+        let tops = by_parent.remove(&None).unwrap_or_default();
         let (cpus, loose): (Vec<DeviceId>, Vec<DeviceId>) =
             tops.into_iter().partition(|&id| scene.look(id) == Look::Cpu);
         let mut tree = Self {
@@ -74,35 +75,35 @@ impl<'s, 'a> Tree<'s, 'a> {
             height: 0.0,
         };
         let mut roots: Vec<Branch> =
-            cpus.iter().map(|&cpu| tree.grow(Some(cpu), 0, &mut children, true)).collect();
+            cpus.iter().map(|&cpu| tree.branch(Some(cpu), 0, &mut by_parent, true)).collect();
         if !loose.is_empty() {
-            children.insert(None, loose);
-            roots.push(tree.grow(None, 0, &mut children, true));
+            by_parent.insert(None, loose);
+            roots.push(tree.branch(None, 0, &mut by_parent, true));
         }
         tree.roots = roots;
         tree
     }
 
-    /// `leftward`: which side of its CPU's middle it stands on, and so which side its NICs go to.
-    fn grow(
+    /// `leftward`: whether the branch is left of its CPU's centre, which decides the side of its NICs.
+    fn branch(
         &self,
         device: Option<DeviceId>,
         depth: usize,
-        children: &mut BTreeMap<Option<DeviceId>, Vec<DeviceId>>,
+        by_parent: &mut BTreeMap<Option<DeviceId>, Vec<DeviceId>>,
         leftward: bool,
     ) -> Branch {
-        let kids = children.remove(&device).unwrap_or_default();
-        let (limbs, sides): (Vec<DeviceId>, Vec<DeviceId>) =
-            kids.into_iter().partition(|&id| matches!(self.scene.look(id), Look::Gpu | Look::PcieSwitch));
-        let half = limbs.len().div_ceil(2);
-        let limbs = limbs
+        let below = by_parent.remove(&device).unwrap_or_default();
+        let (children, sides): (Vec<DeviceId>, Vec<DeviceId>) =
+            below.into_iter().partition(|&id| matches!(self.scene.look(id), Look::Gpu | Look::PcieSwitch));
+        let half = children.len().div_ceil(2);
+        let children = children
             .into_iter()
             .enumerate()
             .map(|(index, id)| match self.scene.look(id) {
-                Look::Gpu => Limb::Gpu(id),
+                Look::Gpu => Child::Gpu(id),
                 _ => {
                     let leftward = if depth == 0 { index < half } else { leftward };
-                    Limb::Branch(self.grow(Some(id), depth + 1, children, leftward))
+                    Child::Branch(self.branch(Some(id), depth + 1, by_parent, leftward))
                 }
             })
             .collect();
@@ -112,10 +113,10 @@ impl<'s, 'a> Tree<'s, 'a> {
         if !leftward && nics > 0 && nics < sides.len() {
             std::mem::swap(&mut left, &mut right);
         }
-        Branch { device, depth, limbs, left, right }
+        Branch { device, depth, children, left, right }
     }
 
-    /// NICs first; those alike as one where they are many, drives always.
+    /// NICs first; many equal NICs are one bundle, and equal drives always are.
     fn bundled(&self, sides: &[DeviceId]) -> Vec<Vec<DeviceId>> {
         let mut kinds: BTreeMap<(Look, String), Vec<DeviceId>> = BTreeMap::new();
         for &id in sides {
@@ -153,7 +154,7 @@ impl<'s, 'a> Tree<'s, 'a> {
             };
             let with_sides = |box_height: f64| box_height + self.side_drop() + metrics.small.1;
             let mut height = row;
-            // What hangs from no CPU hangs from a box of no height.
+            // Devices without a CPU have a root of zero height.
             if depth == 0 && roots.iter().any(|root| root.device.is_none() && root.has_sides(0)) {
                 height = height.max(with_sides(0.0));
             }
@@ -165,7 +166,7 @@ impl<'s, 'a> Tree<'s, 'a> {
         }
         let mut x = 0.0;
         for root in &roots {
-            self.settle(root, x);
+            self.place_branch(root, x);
             x += self.span(root) + 2.0 * metrics.gap;
         }
         self.width = (x - 2.0 * metrics.gap).max(0.0);
@@ -177,7 +178,7 @@ impl<'s, 'a> Tree<'s, 'a> {
         self.roots = roots;
     }
 
-    /// From a switch down to the row of its NICs, where they stand below it.
+    /// The distance from a switch to the row of its NICs below it.
     fn side_drop(&self) -> f64 {
         self.metrics.row_gap * 0.5
     }
@@ -195,10 +196,10 @@ impl<'s, 'a> Tree<'s, 'a> {
         left + right
     }
 
-    /// How far a branch reaches to the left and to the right of its own box's middle.
+    /// The extent of a branch to the left and to the right of its box's centre.
     fn reach(&self, branch: &Branch) -> (f64, f64) {
         let pitch = self.metrics.small.0 + self.side_gap();
-        let half = self.limbs_span(branch).max(0.0) / 2.0;
+        let half = self.children_span(branch).max(0.0) / 2.0;
         let own = self.box_size(branch).0 / 2.0;
         let side = |sides: &[Vec<DeviceId>]| match sides.len() as f64 * pitch {
             0.0 => half.max(own),
@@ -208,8 +209,8 @@ impl<'s, 'a> Tree<'s, 'a> {
         (side(&branch.left), side(&branch.right))
     }
 
-    fn limbs_span(&self, branch: &Branch) -> f64 {
-        branch.limbs.iter().map(|limb| self.limb_span(limb)).sum::<f64>() - self.metrics.gap
+    fn children_span(&self, branch: &Branch) -> f64 {
+        branch.children.iter().map(|child| self.child_span(child)).sum::<f64>() - self.metrics.gap
     }
 
     fn side_gap(&self) -> f64 {
@@ -220,7 +221,7 @@ impl<'s, 'a> Tree<'s, 'a> {
         self.metrics.beside && branch.device.is_some()
     }
 
-    fn settle(&mut self, branch: &Branch, x: f64) {
+    fn place_branch(&mut self, branch: &Branch, x: f64) {
         let metrics = self.metrics;
         let reach = self.reach(branch);
         let middle = x + reach.0;
@@ -243,30 +244,30 @@ impl<'s, 'a> Tree<'s, 'a> {
             let x = middle + near + pitch * index as f64;
             self.put_side(members, Rect::new(x, y, metrics.small));
         }
-        let inner = self.limbs_span(branch);
-        // Room to spare goes between GPUs, up to half a GPU each.
-        let gaps = (branch.limbs.len().max(1) - 1) as f64;
-        let only_gpus = branch.limbs.iter().all(|limb| matches!(limb, Limb::Gpu(_)));
+        let inner = self.children_span(branch);
+        // Spare width goes between GPUs, up to half a GPU each.
+        let gaps = (branch.children.len().max(1) - 1) as f64;
+        let only_gpus = branch.children.iter().all(|child| matches!(child, Child::Gpu(_)));
         let spare = (2.0 * reach.0.min(reach.1) - inner) / gaps.max(1.0);
         let spread = if only_gpus { spare.clamp(0.0, metrics.gpu.0 * 0.5) } else { 0.0 };
         let mut at = middle - inner / 2.0 - spread * gaps / 2.0;
-        for limb in &branch.limbs {
-            match limb {
-                Limb::Gpu(id) => {
+        for child in &branch.children {
+            match child {
+                Child::Gpu(id) => {
                     self.gpus.insert(*id, Rect::new(at, 0.0, metrics.gpu));
                 }
-                Limb::Branch(branch) => {
-                    self.settle(branch, at);
+                Child::Branch(branch) => {
+                    self.place_branch(branch, at);
                 }
             }
-            at += self.limb_span(limb) + spread;
+            at += self.child_span(child) + spread;
         }
     }
 
-    fn limb_span(&self, limb: &Limb) -> f64 {
-        match limb {
-            Limb::Gpu(_) => self.metrics.gpu.0 + self.metrics.gap,
-            Limb::Branch(branch) => self.span(branch) + 1.5 * self.metrics.gap,
+    fn child_span(&self, child: &Child) -> f64 {
+        match child {
+            Child::Gpu(_) => self.metrics.gpu.0 + self.metrics.gap,
+            Child::Branch(branch) => self.span(branch) + 1.5 * self.metrics.gap,
         }
     }
 
@@ -275,18 +276,18 @@ impl<'s, 'a> Tree<'s, 'a> {
         self.placed.push(block);
     }
 
-    /// How deep the bow between two CPUs hangs that stand so many places apart.
+    /// The depth of the arch between two CPUs that are `apart` places apart.
     pub(super) fn bow(&self, apart: usize) -> f64 {
         if apart < 2 { 0.0 } else { self.metrics.row_gap * 0.3 * apart as f64 }
     }
 
-    /// Where every placed device stands.
+    /// The position of every placed device.
     pub(super) fn rects(&self) -> BTreeMap<DeviceId, Rect> {
         let blocks = self.placed.iter();
         blocks.flat_map(|block| block.members.iter().map(|&id| (id, block.rect))).collect()
     }
 
-    /// Makes blocks quick to find: of `lowest` and `beside_cpus` is asked once for each line.
+    /// Computes `lowest` and `beside_cpus`, which are read once for each line.
     fn index(&mut self, rects: &BTreeMap<DeviceId, Rect>, cpu: Option<&Rect>) {
         for block in &self.placed {
             for parent in block.members.iter().filter_map(|&id| self.scene.parent(id)) {
@@ -296,7 +297,7 @@ impl<'s, 'a> Tree<'s, 'a> {
                 }
             }
         }
-        // CPUs stand in one row and are of one height.
+        // All CPUs are in one row and of the same height.
         let level = |rect: &Rect| cpu.is_some_and(|cpu| rect.y < cpu.bottom() && cpu.y < rect.bottom());
         let beside = self.placed.iter().map(|block| block.rect).filter(level);
         self.beside_cpus = beside.map(|rect| (rect.x, rect.right())).collect();
@@ -308,7 +309,7 @@ impl<'s, 'a> Tree<'s, 'a> {
         }
     }
 
-    /// Room below for the deepest bow between CPUs.
+    /// The height of the deepest arch between CPUs.
     fn room_for_bows(&self, cpus: &[DeviceId], rects: &BTreeMap<DeviceId, Rect>) -> f64 {
         let mut deepest = 0.0_f64;
         for (i, a) in cpus.iter().enumerate() {
@@ -323,7 +324,7 @@ impl<'s, 'a> Tree<'s, 'a> {
         deepest * 0.75
     }
 
-    /// How many places apart two CPUs count as: neighbours with a NIC between them are not next to each other.
+    /// The distance of two CPUs in places; at least 2 if a block is between them.
     pub(super) fn places_apart(&self, from: Rect, to: Rect, places: usize) -> usize {
         let after = self.beside_cpus.partition_point(|(x, _)| *x < from.right());
         let something_between = self.beside_cpus.get(after).is_some_and(|(_, first_end)| *first_end <= to.x);
@@ -335,7 +336,7 @@ impl<'s, 'a> Tree<'s, 'a> {
         nics.iter().any(|&nic| self.scene.edges_of(nic).any(network))
     }
 
-    /// A CPU lets the lines of NICs above it pass on both sides.
+    /// Narrows CPUs so that the lines of NICs above them pass on both sides.
     fn narrow_cpus(&mut self) {
         let nics: Vec<Rect> = self
             .placed
@@ -358,9 +359,9 @@ impl<'s, 'a> Tree<'s, 'a> {
 
 impl Branch {
     fn branches(&self) -> impl Iterator<Item = &Branch> {
-        self.limbs.iter().filter_map(|limb| match limb {
-            Limb::Branch(branch) => Some(branch),
-            Limb::Gpu(_) => None,
+        self.children.iter().filter_map(|child| match child {
+            Child::Branch(branch) => Some(branch),
+            Child::Gpu(_) => None,
         })
     }
 
@@ -369,9 +370,9 @@ impl Branch {
     }
 
     fn has_gpus(&self) -> bool {
-        self.limbs.iter().any(|limb| match limb {
-            Limb::Gpu(_) => true,
-            Limb::Branch(branch) => branch.has_gpus(),
+        self.children.iter().any(|child| match child {
+            Child::Gpu(_) => true,
+            Child::Branch(branch) => branch.has_gpus(),
         })
     }
 

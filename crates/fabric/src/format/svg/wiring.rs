@@ -1,14 +1,14 @@
-//! The lines inside a host, between devices that [`Tree`] has put in their places.
+//! The lines inside a host, between devices that [`Tree`] has placed.
 
 use std::collections::BTreeMap;
 
-use super::canvas::{Picture, Rect, Step, Wire, sway};
+use super::canvas::{Picture, Rect, Step, Wire, s_curve};
 use super::scene::Edge;
 use super::tree::Tree;
 use crate::id::DeviceId;
 
 impl Tree<'_, '_> {
-    /// Draws everything but links between GPUs; `sideways` says on which side a GPU's line passes another below it.
+    /// Draws all lines except those between GPUs; `sideways` is the side on which a GPU's line passes another below it.
     pub(super) fn wire_up(
         &self,
         gpus: &BTreeMap<DeviceId, Rect>,
@@ -29,7 +29,7 @@ impl Tree<'_, '_> {
             let Some(&above) = rects.get(&parent) else {
                 continue;
             };
-            // Of two GPUs in a column, the upper one's line arrives on the side it passes the lower one.
+            // Of two GPUs in a column, the line of the upper one arrives on the side where it passes the lower one.
             let from = |id: &DeviceId| rects[id].cx() + sideways.get(id).unwrap_or(&0.0) * rects[id].w;
             fan.sort_by(|a, b| from(&a[0]).total_cmp(&from(&b[0])));
             let over: Vec<_> = fan.iter().filter(|group| rects[&group[0]].bottom() <= above.y).collect();
@@ -46,7 +46,7 @@ impl Tree<'_, '_> {
         picture.blocks.extend(self.placed.iter().cloned());
     }
 
-    /// From a child down to its parent; each kind of link a line of its own.
+    /// From a child down to its parent, one line for each kind of link.
     fn join(
         &self,
         parent: DeviceId,
@@ -56,7 +56,7 @@ impl Tree<'_, '_> {
         sideways: &BTreeMap<DeviceId, f64>,
         picture: &mut Picture,
     ) {
-        // What hangs below the child is passed before the line may turn.
+        // The line is vertical until it is below the child's NICs.
         let clear = self.lowest.get(&child).map_or(rect.bottom(), |lowest| lowest.max(rect.bottom()));
         let edges: Vec<&Edge> = self.scene.between(parent, child).collect();
         for (index, edge) in edges.iter().enumerate() {
@@ -65,10 +65,10 @@ impl Tree<'_, '_> {
             let wire = match sideways.get(&child) {
                 None => {
                     let x = rect.cx() + offset;
-                    let steps = vec![Step::Line((x, clear)), sway((x, clear), end)];
+                    let steps = vec![Step::Line((x, clear)), s_curve((x, clear), end)];
                     Wire::new((x, rect.bottom()), steps, edge.tone(), edge.width())
                 }
-                // Another GPU stands below this one: go around it.
+                // Another GPU is below this one: go around it.
                 Some(&side) => {
                     let reach = self.metrics.gap * 0.9 + offset;
                     let (from, x) = if side < 0.0 {
@@ -81,7 +81,7 @@ impl Tree<'_, '_> {
                     let steps = vec![
                         Step::Curve((x, rect.cy()), (x, rect.cy()), corner),
                         Step::Line(lower),
-                        sway(lower, end),
+                        s_curve(lower, end),
                     ];
                     Wire::new(from, steps, edge.tone(), edge.width())
                 }
@@ -90,7 +90,7 @@ impl Tree<'_, '_> {
         }
     }
 
-    /// To a NIC or drive beside or below its parent.
+    /// From a parent to a NIC or drive beside or below it.
     fn join_side(
         &self,
         parent: DeviceId,
@@ -105,12 +105,12 @@ impl Tree<'_, '_> {
             let wire = if rect.y >= above.bottom() {
                 let share = ((rect.cx() - above.cx()) / above.w * 0.5).clamp(-0.42, 0.42);
                 let from = (above.cx() + share * above.w, above.bottom());
-                Wire::sway(from, (rect.cx(), rect.y), edge.tone(), edge.width())
+                Wire::s_curve(from, (rect.cx(), rect.y), edge.tone(), edge.width())
             } else if between < rect.w {
                 let y = rect.cy();
                 Wire::straight((above.cx(), y), (rect.cx(), y), edge.tone(), edge.width())
             } else {
-                // Others stand between: pass below them, not behind, or it would look like a chain.
+                // Others are in between: pass below them, or the line would look like a chain.
                 let aside = if left { 1.0 } else { -1.0 };
                 let from = (rect.cx() + aside * rect.w * 0.28, rect.bottom());
                 let to = (above.cx() - aside * above.w * 0.36, above.bottom());
@@ -121,7 +121,7 @@ impl Tree<'_, '_> {
         }
     }
 
-    /// Links that follow no branch of the tree, such as C2C past a PCIe switch: around what stands below the GPU.
+    /// Links outside the tree, such as C2C past a PCIe switch: around the devices below the GPU.
     fn join_past(
         &self,
         rects: &BTreeMap<DeviceId, Rect>,
@@ -130,7 +130,7 @@ impl Tree<'_, '_> {
     ) {
         for (&gpu, &rect) in gpus {
             for edge in self.scene.edges_of(gpu) {
-                let other = edge.beyond(gpu);
+                let other = edge.other_end(gpu);
                 let Some(&below) = rects.get(&other) else { continue };
                 if gpus.contains_key(&other) || self.scene.parent(gpu) == Some(other) || below.y <= rect.y {
                     continue;
@@ -142,13 +142,13 @@ impl Tree<'_, '_> {
                 let turn = (x, from.1 + self.metrics.row_gap * 0.6);
                 let lower = (x, (below.y - self.metrics.row_gap * 0.6).max(turn.1));
                 let end = (x.clamp(below.x + 6.0, below.right() - 6.0), below.y);
-                let steps = vec![sway(from, turn), Step::Line(lower), sway(lower, end)];
+                let steps = vec![s_curve(from, turn), Step::Line(lower), s_curve(lower, end)];
                 picture.wires.push(Wire::new(from, steps, edge.tone(), edge.width()));
             }
         }
     }
 
-    /// Links between sockets: straight to the neighbour, or a bow below where anything stands in between.
+    /// Links between sockets: straight to the neighbour, or an arch below if a block is in between.
     fn join_cpus(&self, rects: &BTreeMap<DeviceId, Rect>, picture: &mut Picture) {
         let cpus: Vec<DeviceId> = self.roots.iter().filter_map(|root| root.device).collect();
         for (i, &a) in cpus.iter().enumerate() {

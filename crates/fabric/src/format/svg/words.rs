@@ -1,4 +1,4 @@
-//! What is written on the drawing: names of devices, and counts of them.
+//! The texts of the drawing: names and numbers of devices.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::device::{Device, DeviceKind, Port, Tier};
 use crate::id::DeviceId;
 use crate::link::LinkKind;
 
-/// A device's name and a word more, as its block shows them.
+/// The title and the detail of a device's block.
 pub(super) fn caption(scene: &Scene, id: DeviceId) -> (String, String) {
     let device: &Device = scene.fabric.device(id);
     let ordinal = device.ordinal;
@@ -20,7 +20,7 @@ pub(super) fn caption(scene: &Scene, id: DeviceId) -> (String, String) {
                 Some(other) => other,
                 None => "",
             };
-            // A description that does not number its nodes says -1.
+            // -1 is an unknown number.
             let number = u32::try_from(numa.id).unwrap_or(ordinal);
             (format!("CPU {number}"), vendor.to_owned())
         }
@@ -39,7 +39,7 @@ pub(super) fn caption(scene: &Scene, id: DeviceId) -> (String, String) {
     }
 }
 
-/// A block that stands for several: `NIC x4`.
+/// The caption of a block for several devices: `NIC x4`.
 pub(super) fn plural_caption(scene: &Scene, members: &[DeviceId]) -> (String, String) {
     let Some(&first) = members.first() else {
         return Default::default();
@@ -72,7 +72,7 @@ fn port_words(ports: &[Port]) -> String {
     }
 }
 
-/// The line under the title: what there is, in numbers.
+/// The line under the title: the number of devices of each kind.
 pub(super) fn inventory(scene: &Scene) -> String {
     let fabric = scene.fabric;
     let mut parts = Vec::new();
@@ -101,12 +101,12 @@ pub(super) fn inventory(scene: &Scene) -> String {
             _ => parts.push(format!("{} {many}", thousands(number))),
         }
     }
-    // A line may break after a dot, not inside an item.
+    // Lines may break after a dot, but not inside an item.
     let parts: Vec<String> = parts.iter().map(|part| part.replace(' ', "\u{a0}")).collect();
     parts.join("\u{a0}\u{b7} ")
 }
 
-/// Why GPUs that could be thought to share a GPU fabric do not: a short word, and the reason where the catalog has it.
+/// Why GPUs have no GPU fabric between them: a short text, and the reason from the catalog.
 pub(super) fn no_fabric(scene: &Scene, gpus: &[DeviceId]) -> Option<(String, String)> {
     let fabric_edge = |gpu: DeviceId| scene.edges_of(gpu).any(|edge| edge.kind.is_gpu_fabric());
     if gpus.len() < 2 || gpus.iter().any(|&gpu| fabric_edge(gpu)) {
@@ -126,7 +126,7 @@ pub(super) fn no_fabric(scene: &Scene, gpus: &[DeviceId]) -> Option<(String, Str
         ),
         GpuLinks::Wired(..) => (
             format!("no {fabric} described"),
-            format!("{} has {fabric}, but this description wires none", model.name),
+            format!("{} has {fabric}, but the description contains none", model.name),
         ),
     };
     Some((word, reason))

@@ -1,5 +1,4 @@
-//! Attribute texts to values, by NCCL's rules: numbers end where the digits do, and nothing but a bus id is ever
-//! malformed.
+//! Attribute values by NCCL's rules: numbers end where the digits do, and only a bus id can be malformed.
 
 use super::assumed_pcie;
 use super::elements::Element;
@@ -18,22 +17,22 @@ impl<'a> Element<'a> {
         self.text(name).map(leading_number)
     }
 
-    /// An attribute as a number of 32 bits, cut off at its ends.
+    /// An attribute as a number, clamped to 32 bits.
     pub(super) fn small_number(&self, name: &str) -> Option<i32> {
         self.number(name).map(|n| n.clamp(i32::MIN.into(), i32::MAX.into()) as i32)
     }
 
-    /// The attributes that `wanted` does not name, in the file's order.
-    pub(super) fn others(&self, wanted: impl Fn(&str) -> bool) -> Attributes {
+    /// The attributes that `known` does not accept, in the file's order.
+    pub(super) fn others(&self, known: impl Fn(&str) -> bool) -> Attributes {
         self.attributes
             .iter()
-            .filter(|(key, _)| !wanted(key))
+            .filter(|(key, _)| !known(key))
             .map(|(key, value)| ((*key).into(), (*value).into()))
             .collect()
     }
 }
 
-/// The number a text begins with, as C's `strtol` reads it with base 0: `0x1f`, `010` (octal), `-1`; else 0.
+/// The number at the start of a text, as C's `strtol` reads it with base 0: `0x1f`, `010` (octal), `-1`; otherwise 0.
 pub(super) fn leading_number(text: &str) -> i64 {
     let text = text.trim_ascii_start();
     let (negative, digits) = match text.as_bytes().first() {
@@ -56,7 +55,7 @@ pub(super) fn leading_number(text: &str) -> i64 {
     if negative { -value } else { value }
 }
 
-/// A host's hash, which is hexadecimal with or without `0x`.
+/// The hash of a host: hexadecimal, with or without `0x`.
 pub(super) fn hash(text: &str) -> u64 {
     let text = text.trim_ascii_start();
     let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
@@ -66,7 +65,7 @@ pub(super) fn hash(text: &str) -> u64 {
         .fold(0_u64, |sum, digit| sum.saturating_mul(16).saturating_add(digit.into()))
 }
 
-/// A class code. NCCL compares only as many digits as its table has, so `0x03` is as good as `0x030200`.
+/// A class code. NCCL compares leading digits only, so `0x03` is a valid class too.
 pub(super) fn class(text: &str) -> Option<PciClass> {
     let digits = text.strip_prefix("0x")?;
     if digits.is_empty() || digits.len() > 6 || !digits.chars().all(|c| c.is_ascii_hexdigit()) {
@@ -76,7 +75,7 @@ pub(super) fn class(text: &str) -> Option<PciClass> {
     Some(PciClass(value << (4 * (6 - digits.len()))))
 }
 
-/// What the link above a PCI function is.
+/// The link above a PCI function.
 pub(super) fn pci_link(element: &Element<'_>) -> LinkSpec {
     let width =
         element.number("link_width").filter(|n| [1, 2, 4, 8, 12, 16, 32].contains(n)).map_or(16, |n| n as u8);
@@ -86,8 +85,8 @@ pub(super) fn pci_link(element: &Element<'_>) -> LinkSpec {
     }
 }
 
-/// True where writing the link gives this attribute back as it was, so that its text need not be kept.
-pub(super) fn link_says(name: &str, value: &str, link: &LinkSpec) -> bool {
+/// True if writing the link reproduces this attribute, so that its text need not be kept.
+pub(super) fn follows_from_link(name: &str, value: &str, link: &LinkSpec) -> bool {
     let LinkKind::Pcie { generation, width } = link.kind else {
         return false;
     };
@@ -98,7 +97,7 @@ pub(super) fn link_says(name: &str, value: &str, link: &LinkSpec) -> bool {
     }
 }
 
-/// The transfer rate of a PCIe generation, as the kernel spells it.
+/// The transfer rate of a PCIe generation, as the kernel writes it.
 pub(super) fn speed_text(generation: u8) -> &'static str {
     match generation {
         1 => "2.5 GT/s PCIe",
@@ -110,7 +109,7 @@ pub(super) fn speed_text(generation: u8) -> &'static str {
     }
 }
 
-/// The generation that has a transfer rate: `32.0 GT/s PCIe` and `32 GT/s` are both 5.
+/// The generation with a transfer rate: `32.0 GT/s PCIe` and `32 GT/s` are both 5.
 fn generation(speed: &str) -> Option<u8> {
     let end = speed.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(speed.len());
     let (number, unit) = speed.split_at(end);

@@ -1,5 +1,5 @@
-//! Bytes to elements: a pull parser with a bounded stack that keeps the elements NCCL knows, where NCCL expects them,
-//! and passes over everything else.
+//! Parses elements: a pull parser with a bounded stack that keeps the elements NCCL knows, where NCCL expects them, and
+//! ignores everything else.
 
 use quick_xml::Reader;
 use quick_xml::errors::{Error, IllFormedError};
@@ -8,16 +8,16 @@ use quick_xml::events::attributes::Attributes;
 
 use crate::format::{ReadError, excerpt};
 
-/// Elements inside elements. Real files go eight deep.
-const MAX_DEPTH: usize = 256;
+/// Nesting of elements. Real files have eight levels.
+const DEPTH_MAX: usize = 256;
 /// Elements that are kept. NCCL stops at 256, RCCL at 8192.
-const MAX_ELEMENTS: usize = 32_768;
-/// Attributes of one element. NCCL looks at the first 16.
-const MAX_ATTRIBUTES: usize = 64;
+const ELEMENTS_MAX: usize = 32_768;
+/// Attributes of one element. NCCL reads the first 16.
+const ATTRIBUTES_MAX: usize = 64;
 /// Attributes of all elements together.
-const MAX_ATTRIBUTES_IN_ALL: usize = 16 * MAX_ELEMENTS;
-/// Characters of a name or a value; NCCL's buffers hold no more.
-const MAX_TEXT: usize = 255;
+const ATTRIBUTES_TOTAL_MAX: usize = 16 * ELEMENTS_MAX;
+/// Characters of a name or a value, the size of NCCL's buffers.
+const TEXT_MAX: usize = 255;
 
 /// An element that NCCL knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(super) enum Tag {
 }
 
 impl Tag {
-    /// What an element is to NCCL, given what it is in. The same name elsewhere is passed over.
+    /// The element that NCCL sees, given the parent. The same name elsewhere is ignored.
     fn known(parent: Option<Self>, name: &str) -> Option<Self> {
         match (parent, name) {
             (None, "system") => Some(Self::System),
@@ -59,9 +59,9 @@ pub(super) struct Element<'a> {
     pub(super) tag: Tag,
     /// Its position in [`Document::elements`].
     pub(super) parent: usize,
-    /// Where its tag begins.
+    /// The line of its start tag.
     pub(super) line: usize,
-    /// In the file's order; of a repeated name the first, as NCCL has it.
+    /// In the file's order; of a repeated name only the first, as in NCCL.
     pub(super) attributes: Vec<(&'a str, &'a str)>,
 }
 
@@ -69,14 +69,14 @@ pub(super) struct Element<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Document<'a> {
     pub(super) elements: Vec<Element<'a>>,
-    /// The first few elements that were passed over: name and line.
+    /// The first few ignored elements: name and line.
     pub(super) ignored: Vec<(String, usize)>,
-    /// How many were passed over in all, not counting what was inside them.
+    /// The number of ignored elements, without those inside them.
     pub(super) ignored_count: usize,
 }
 
 impl Document<'_> {
-    /// GPU links have a name of their own in each dialect: RCCL's (version 2) knows no nvlink, and NCCL's no xgmi.
+    /// Each dialect has its own name for GPU links: RCCL's (version 2) has no nvlink, NCCL's no xgmi.
     fn dialect_has(&self, tag: Tag) -> bool {
         let is_rccl = self.elements.first().is_some_and(|root| root.number("version") == Some(2));
         match tag {
@@ -114,11 +114,11 @@ pub(super) fn parse(text: &str) -> Result<Document<'_>, ReadError> {
     }
 }
 
-/// An element whose end has not come yet.
+/// An element whose end tag has not been read yet.
 struct Open<'a> {
     name: &'a str,
     line: usize,
-    /// Its position among the kept elements, or nothing where it is passed over with all that it holds.
+    /// Its position among the kept elements; none if it and its content are ignored.
     kept: Option<usize>,
 }
 
@@ -131,7 +131,7 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    /// Takes the tag at `start..end` of the text, `<` and `>` included.
+    /// Handles the tag at `start..end` of the text, including `<` and `>`.
     fn element(&mut self, start: usize, end: usize, empty: bool) -> Result<(), ReadError> {
         let line = self.lines.at(start);
         let tag_text = self.text[start..end].trim_start_matches('<').trim_end_matches('>');
@@ -140,10 +140,10 @@ impl<'a> Parser<'a> {
         let name = &inner[..name_length];
         let kept = self.keep(name, line, inner)?;
         if !empty {
-            if self.open.len() == MAX_DEPTH {
+            if self.open.len() == DEPTH_MAX {
                 return Err(ReadError::at(
                     line,
-                    format!("elements are nested more than {MAX_DEPTH} deep; no machine is"),
+                    format!("elements are nested more than {DEPTH_MAX} levels deep, which is the limit"),
                 ));
             }
             self.open.push(Open { name, line, kept });
@@ -151,7 +151,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Keeps an element if NCCL would, and says where.
+    /// Keeps an element if NCCL would, and returns its position.
     fn keep(&mut self, name: &'a str, line: usize, inner: &'a str) -> Result<Option<usize>, ReadError> {
         let parent = match self.open.last() {
             None => None,
@@ -172,10 +172,10 @@ impl<'a> Parser<'a> {
             return Ok(None);
         };
         let at = self.document.elements.len();
-        if at == MAX_ELEMENTS {
+        if at == ELEMENTS_MAX {
             return Err(ReadError::at(
                 line,
-                format!("more than {MAX_ELEMENTS} elements; no machine has so many devices"),
+                format!("the file has more than {ELEMENTS_MAX} elements, which is the limit"),
             ));
         }
         let attributes = self.attributes(name, line, inner)?;
@@ -189,69 +189,70 @@ impl<'a> Parser<'a> {
         line: usize,
         inner: &'a str,
     ) -> Result<Vec<(&'a str, &'a str)>, ReadError> {
-        let mut found: Vec<(&str, &str)> = Vec::new();
-        // NCCL takes a name without a value; so does the HTML flavour.
+        let mut kept: Vec<(&str, &str)> = Vec::new();
+        // NCCL accepts a name without a value, and so does the HTML variant.
         let mut attributes = Attributes::html(inner, name.len());
         for attribute in attributes.with_checks(false) {
             let attribute = attribute.map_err(|error| {
-                ReadError::at(line, format!("the attributes of <{}>: {error}", excerpt(name)))
+                ReadError::at(line, format!("malformed attributes of <{}>: {error}", excerpt(name)))
             })?;
             let key = attribute.key.0;
             let std::borrow::Cow::Borrowed(value) = attribute.value else {
-                return Err(ReadError::at(line, format!("attribute `{}`", excerpt(key))));
+                return Err(ReadError::at(line, format!("malformed value of attribute `{}`", excerpt(key))));
             };
             check_attribute(key, value).map_err(|reason| ReadError::at(line, reason))?;
-            if found.iter().any(|(other, _)| *other == key) {
+            if kept.iter().any(|(other, _)| *other == key) {
                 continue;
             }
             self.attributes += 1;
-            if found.len() == MAX_ATTRIBUTES || self.attributes > MAX_ATTRIBUTES_IN_ALL {
+            if kept.len() == ATTRIBUTES_MAX || self.attributes > ATTRIBUTES_TOTAL_MAX {
                 return Err(ReadError::at(
                     line,
                     format!(
-                        "too many attributes; an element may have {MAX_ATTRIBUTES}, a file {MAX_ATTRIBUTES_IN_ALL}"
+                        "too many attributes: the limit is {ATTRIBUTES_MAX} per element and {ATTRIBUTES_TOTAL_MAX} per file"
                     ),
                 ));
             }
-            found.push((key, value));
+            kept.push((key, value));
         }
-        Ok(found)
+        Ok(kept)
     }
 
-    /// Text between elements is a mistake, except inside what is passed over.
+    /// Text between elements is a mistake, except inside ignored elements.
     fn loose_text(&mut self, start: usize, end: usize) -> Result<(), ReadError> {
         let text = &self.text[start..end];
         let lead = text.len() - text.trim_start().len();
-        let passed_over = matches!(self.open.last(), Some(Open { kept: None, .. }));
-        if passed_over || lead == text.len() {
+        let ignored = matches!(self.open.last(), Some(Open { kept: None, .. }));
+        if ignored || lead == text.len() {
             return Ok(());
         }
         Err(ReadError::at(
             self.lines.at(start + lead),
-            format!("`{}` stands between elements", excerpt(text.trim())),
+            format!("unexpected text `{}` between elements; remove it", excerpt(text.trim())),
         ))
     }
 
     fn syntax_error(&mut self, start: usize, error: &Error) -> ReadError {
         match error {
-            Error::Syntax(_) => {
-                ReadError::at(self.lines.at(start), "the file ends inside what begins here; it is truncated")
-            }
+            Error::Syntax(_) => ReadError::at(
+                self.lines.at(start),
+                "the file is truncated: the tag or comment here does not end",
+            ),
             Error::IllFormed(IllFormedError::MismatchedEndTag { found, .. }) => {
                 let line = self.lines.at(start);
                 let reason = match self.open.last() {
                     Some(open) => format!(
-                        "</{}> stands where <{}> of line {} should end",
+                        "found </{}>, expected </{}> for line {}",
                         excerpt(found),
                         excerpt(open.name),
                         open.line
                     ),
-                    None => format!("</{}> ends nothing", excerpt(found)),
+                    None => no_start_tag(found),
                 };
                 ReadError::at(line, reason)
             }
             Error::IllFormed(IllFormedError::UnmatchedEndTag(found)) => {
-                ReadError::at(self.lines.at(start), format!("</{}> ends nothing", excerpt(found)))
+                ReadError::at(self.lines.at(start), no_start_tag(found))
             }
             other => ReadError::at(self.lines.at(start), other.to_string()),
         }
@@ -263,33 +264,37 @@ impl<'a> Parser<'a> {
             return Err(ReadError::at(
                 last_line,
                 format!(
-                    "the file ends inside <{}> of line {}; it is truncated",
+                    "the file is truncated: <{}> on line {} has no end tag",
                     excerpt(open.name),
                     open.line
                 ),
             ));
         }
         if self.document.elements.is_empty() {
-            return Err(ReadError::at(last_line, "the file ends without a <system> element"));
+            return Err(ReadError::at(last_line, "the file has no <system> element"));
         }
         Ok(self.document)
     }
 }
 
-/// What is wrong with an attribute that could not be written back.
+fn no_start_tag(name: &str) -> String {
+    format!("</{0}> without a <{0}> before it; remove it", excerpt(name))
+}
+
+/// Refuses attributes that could not be written back.
 fn check_attribute(key: &str, value: &str) -> Result<(), String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':');
     if key.is_empty() || !key.chars().all(plain) {
-        return Err(format!("`{}` is no name for an attribute", excerpt(key)));
+        return Err(format!("`{}` is not a valid attribute name", excerpt(key)));
     }
-    if key.len() > MAX_TEXT || value.len() > MAX_TEXT {
+    if key.len() > TEXT_MAX || value.len() > TEXT_MAX {
         return Err(format!(
-            "attribute `{}` is longer than {MAX_TEXT} characters; NCCL refuses that",
+            "attribute `{}` is longer than {TEXT_MAX} characters, which is NCCL's limit",
             excerpt(key)
         ));
     }
     if value.contains('"') && value.contains('\'') {
-        return Err(format!("the value of `{key}` is not in one kind of quotes"));
+        return Err(format!("the value of `{key}` contains both kinds of quotes; use one"));
     }
     Ok(())
 }
@@ -297,13 +302,13 @@ fn check_attribute(key: &str, value: &str) -> Result<(), String> {
 fn wrong_root(name: &str) -> String {
     let hint = match name {
         "graphs" => ": this is a graph file (NCCL_GRAPH_FILE), not a topology file (NCCL_TOPO_FILE)",
-        "cpu" | "pci" | "gpu" => ": this is a piece of a topology file",
+        "cpu" | "pci" | "gpu" => ": this is a part of a topology file",
         _ => "",
     };
-    format!("the root element is <{}>, and a topology file has <system>{hint}", excerpt(name))
+    format!("the root element is <{}>, expected <system>{hint}", excerpt(name))
 }
 
-/// Line numbers of ever larger offsets: each byte is looked at once.
+/// Line numbers of increasing offsets; each byte is counted once.
 struct Lines<'a> {
     text: &'a [u8],
     offset: usize,

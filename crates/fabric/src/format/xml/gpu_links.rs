@@ -1,7 +1,7 @@
-//! What joins GPUs: NVLink, xGMI and C2C, and the PCIe switches that are split in two.
+//! Reads the links of GPUs (NVLink, xGMI, C2C), and the links between the halves of split PCIe switches.
 //!
-//! A `<nvlink>` is one direction of a link between GPUs (each lists the other), but both directions of one to a switch
-//! or a CPU. Several `<gpu>` in one PCI function are ranks on one GPU, each of which lists all its links.
+//! A `<nvlink>` between GPUs is one direction of the link, because each GPU lists the other. A `<nvlink>` to a switch or a
+//! CPU is both directions. Several `<gpu>` in one PCI function are ranks on one GPU, and each lists all links of the GPU.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -19,18 +19,18 @@ use crate::id::DeviceId;
 use crate::link::{LinkKind, LinkSpec, SpecId};
 use crate::rate::Rate;
 
-/// Links between two devices. Today's largest GPU has 36.
-const MAX_COUNT: u32 = 1_000;
+/// Links between two devices.
+const COUNT_MAX: u32 = 1_000;
 
-/// What a POWER CPU reports where NVLinks end in it.
+/// The class of a POWER CPU as the target of NVLinks.
 const CPU_BRIDGE: PciClass = PciClass(0x06_80_01);
 
-/// Reads every link element; all devices are there.
+/// Reads every link element, after all devices.
 pub(super) fn read(tree: &mut TreeReader<'_, '_>) -> Result<(), ReadError> {
     let mut reader = LinkReader {
         switches: FxHashMap::default(),
-        one_switch: FxHashMap::default(),
-        listed: Vec::new(),
+        merged_into: FxHashMap::default(),
+        link_elements: Vec::new(),
         dropped_pcilinks: 0,
         self_links: 0,
         gpus_as_switches: false,
@@ -53,9 +53,9 @@ pub(super) fn read(tree: &mut TreeReader<'_, '_>) -> Result<(), ReadError> {
     reader.finish()
 }
 
-/// One element's share of a link.
+/// The link of one element.
 #[derive(Debug)]
-struct Listed {
+struct LinkElement {
     source: DeviceId,
     target: DeviceId,
     spec: LinkSpec,
@@ -64,17 +64,17 @@ struct Listed {
     count: u32,
     line: usize,
     both_ways: bool,
-    /// Every target of this kind is the same switch seen again: counts do not add up.
-    seen_again: bool,
+    /// The element names a target that other elements name too: counts do not add up.
+    repeats: bool,
 }
 
 struct LinkReader<'t, 'd, 'a> {
     tree: &'t mut TreeReader<'d, 'a>,
     /// Switches by host (none: shared by hosts) and bus id.
     switches: FxHashMap<SwitchKey, DeviceId>,
-    /// The switch that stands for others, by each of those.
-    one_switch: FxHashMap<SwitchKey, SwitchKey>,
-    listed: Vec<Listed>,
+    /// The switch that each merged switch became part of.
+    merged_into: FxHashMap<SwitchKey, SwitchKey>,
+    link_elements: Vec<LinkElement>,
     dropped_pcilinks: usize,
     self_links: usize,
     gpus_as_switches: bool,
@@ -96,7 +96,7 @@ impl LinkReader<'_, '_, '_> {
             _ => None,
         };
         let target_class = element.text("tclass").map(class);
-        let mut seen_again = false;
+        let mut repeats = false;
         let target = match target_class {
             Some(Some(class)) if class.is_gpu() => match self.target_gpu(element, source)? {
                 target if target == source => {
@@ -111,22 +111,22 @@ impl LinkReader<'_, '_, '_> {
             },
             Some(_) => {
                 let target;
-                (target, seen_again) = self.switch_bus(element, source)?;
-                self.gpus_as_switches |= seen_again;
+                (target, repeats) = self.switch_bus(element, source)?;
+                self.gpus_as_switches |= repeats;
                 self.switch(source, target, generation)
             }
             None => {
                 return Err(ReadError::at(
                     element.line,
                     format!(
-                        "{} has no tclass, the PCI class of its target (0x030200 for a GPU, 0x068000 for a switch)",
+                        "<{}> has no `tclass`, the PCI class of its target (0x030200 for a GPU, 0x068000 for a switch)",
                         name_of(element)
                     ),
                 ));
             }
         };
         let both_ways = !matches!(self.tree.builder.device(target).kind, DeviceKind::Gpu(_));
-        self.listed.push(Listed {
+        self.link_elements.push(LinkElement {
             source,
             target,
             spec: link,
@@ -134,7 +134,7 @@ impl LinkReader<'_, '_, '_> {
             count,
             line: element.line,
             both_ways,
-            seen_again,
+            repeats,
         });
         Ok(())
     }
@@ -147,13 +147,13 @@ impl LinkReader<'_, '_, '_> {
             Some(target) if matches!(self.tree.builder.device(target).kind, DeviceKind::Gpu(_)) => Ok(target),
             Some(_) => Err(ReadError::at(
                 element.line,
-                format!("{name} target {bus} is no GPU, but its tclass says so"),
+                format!("the <{name}> target {bus} is not a GPU, but its tclass is that of one"),
             )),
             None => Err(ReadError::at(
                 element.line,
                 format!(
-                    "{name} target {bus} is no device of this file; add that GPU, or remove the {name} if it is left \
-                     out on purpose"
+                    "the <{name}> target {bus} is not in this file; add that GPU, or remove the <{name}> if the GPU is \
+                     left out on purpose"
                 ),
             )),
         }
@@ -169,8 +169,8 @@ impl LinkReader<'_, '_, '_> {
             .is_some_and(|id| matches!(self.tree.builder.device(id).kind, DeviceKind::Gpu(_)))
     }
 
-    /// Where the switch is that a link leads to, and whether the link names a GPU in its place. NCCL knows a switch by
-    /// its class alone, so a link may leave the rest out.
+    /// The bus id of the switch that a link leads to, and whether the link names a GPU instead. NCCL identifies a switch
+    /// by its class alone, so the target may be missing.
     fn switch_bus(&self, element: &Element<'_>, source: DeviceId) -> Result<(BusId, bool), ReadError> {
         if element.text("target").is_none() {
             return Ok((HIDDEN_SWITCH, false));
@@ -180,7 +180,7 @@ impl LinkReader<'_, '_, '_> {
         Ok((if names_gpu { HIDDEN_SWITCH } else { target }, names_gpu))
     }
 
-    /// Looks ahead for switches that have to be one.
+    /// Finds the switches that have to be merged, before any link is read.
     fn find_split_switches(&mut self) {
         let document = self.tree.document;
         let mut attachments = Vec::new();
@@ -193,7 +193,7 @@ impl LinkReader<'_, '_, '_> {
                 Some(None) => true,
                 None => false,
             };
-            // What is wrong with an element is told when its turn comes.
+            // Mistakes are reported when the element is read.
             let (Ok(Some(_)), Ok((bus, _)), true, Some(host)) = (
                 count(element),
                 self.switch_bus(element, gpu),
@@ -204,12 +204,12 @@ impl LinkReader<'_, '_, '_> {
             };
             attachments.push(Attachment { gpu, host, switch: self.switch_key(gpu, bus) });
         }
-        self.one_switch = merged(&attachments);
+        self.merged_into = merged(&attachments);
     }
 
     fn switch_key(&self, near: DeviceId, bus: BusId) -> SwitchKey {
         let host = self.tree.builder.device(near).host;
-        // A hidden switch is the rack's where the file has several hosts.
+        // In a file of several hosts, a hidden switch belongs to the rack.
         let shared = bus.domain() >= u64::from(HIDDEN_DOMAIN)
             && self.tree.builder.host_count() > 1
             && self.switch_in_file((host, bus)).is_none();
@@ -221,10 +221,10 @@ impl LinkReader<'_, '_, '_> {
         matches!(self.tree.builder.device(device).kind, DeviceKind::NvSwitch { .. }).then_some(device)
     }
 
-    /// The switch at a bus id, as a PCI function of the file or as a device that only links name.
+    /// The switch at a bus id: a PCI function of the file, or a device that only links name.
     fn switch(&mut self, near: DeviceId, bus: BusId, nvlink: Option<u8>) -> DeviceId {
         let key = self.switch_key(near, bus);
-        let key = *self.one_switch.get(&key).unwrap_or(&key);
+        let key = *self.merged_into.get(&key).unwrap_or(&key);
         let switch = match self.switch_in_file(key) {
             Some(switch) => switch,
             None => *self.switches.entry(key).or_insert_with(|| {
@@ -241,13 +241,13 @@ impl LinkReader<'_, '_, '_> {
             }),
         };
         if let DeviceKind::NvSwitch { generation } = &mut self.tree.builder.device_mut(switch).kind {
-            // NVSwitch came with NVLink 2 and has kept step.
+            // The first NVSwitch came with NVLink 2.
             *generation = generation.or(nvlink.filter(|g| *g >= 2).map(|g| g - 1));
         }
         switch
     }
 
-    /// The NUMA node that a link's GPU hangs below.
+    /// The NUMA node above a link's GPU.
     fn numa_above(&self, element: &Element<'_>) -> Option<DeviceId> {
         let elements = &self.tree.document.elements;
         let mut above = element.parent;
@@ -269,7 +269,7 @@ impl LinkReader<'_, '_, '_> {
         .map_or("", |(_, gcn)| gcn.trim_start_matches("gfx"));
         match gcn {
             "906" | "908" => links::XGMI2.clone(),
-            // RCCL's files call gfx90a 910.
+            // RCCL's files write 910 for gfx90a.
             "90a" | "910" => links::XGMI3.clone(),
             "940" | "941" | "942" => links::XGMI4.clone(),
             "950" => links::XGMI4_MI350.clone(),
@@ -299,7 +299,7 @@ impl LinkReader<'_, '_, '_> {
                 ..links::C2C.clone()
             }
         };
-        self.listed.push(Listed {
+        self.link_elements.push(LinkElement {
             source: gpu,
             target: numa,
             spec,
@@ -307,7 +307,7 @@ impl LinkReader<'_, '_, '_> {
             count,
             line: element.line,
             both_ways: true,
-            seen_again: false,
+            repeats: false,
         });
         Ok(())
     }
@@ -318,7 +318,7 @@ impl LinkReader<'_, '_, '_> {
         let target = self.at_bus(source, bus);
         match target.filter(|&target| target != source && switch(source) && switch(target)) {
             Some(target) => {
-                self.listed.push(Listed {
+                self.link_elements.push(LinkElement {
                     source,
                     target,
                     spec: local_link(),
@@ -326,39 +326,42 @@ impl LinkReader<'_, '_, '_> {
                     count: 1,
                     line: element.line,
                     both_ways: false,
-                    seen_again: true,
+                    repeats: true,
                 });
             }
-            // NCCL's own files name halves that it has trimmed away.
+            // NCCL's own files name halves that NCCL trimmed.
             None => self.dropped_pcilinks += 1,
         }
         Ok(())
     }
 
-    /// Adds up what the elements listed: over one `<gpu>` counts add, over several they repeat.
+    /// Adds up the elements: counts within one `<gpu>` add, those of several ranks repeat.
     fn finish(mut self) -> Result<(), ReadError> {
-        // Link kinds are made known in an order of their own, not the file's: files that say the same are equal.
-        self.listed.sort_by_key(|l| order(&l.spec));
-        let ids: Vec<SpecId> = self.listed.iter().map(|l| self.tree.builder.spec(l.spec.clone())).collect();
-        let mut listed: Vec<(SpecId, Listed)> =
-            ids.into_iter().zip(std::mem::take(&mut self.listed)).collect();
-        listed.sort_by_key(|(spec, l)| (l.source, l.target, *spec, l.rank));
-        for link in listed.chunk_by(|(x, a), (y, b)| (a.source, a.target, x) == (b.source, b.target, y)) {
+        // Link kinds are registered in a canonical order, so that equivalent files give equal fabrics.
+        self.link_elements.sort_by_key(|l| order(&l.spec));
+        let ids: Vec<SpecId> =
+            self.link_elements.iter().map(|l| self.tree.builder.spec(l.spec.clone())).collect();
+        let mut link_elements: Vec<(SpecId, LinkElement)> =
+            ids.into_iter().zip(std::mem::take(&mut self.link_elements)).collect();
+        link_elements.sort_by_key(|(spec, l)| (l.source, l.target, *spec, l.rank));
+        for link in
+            link_elements.chunk_by(|(x, a), (y, b)| (a.source, a.target, x) == (b.source, b.target, y))
+        {
             let count = link
                 .chunk_by(|(_, a), (_, b)| a.rank == b.rank)
                 .map(|rank| {
-                    let adding = rank.iter().filter(|(_, l)| !l.seen_again).map(|(_, l)| l.count);
-                    let seen_again = rank.iter().filter(|(_, l)| l.seen_again).map(|(_, l)| l.count).max();
-                    adding.fold(seen_again.unwrap_or(0), u32::saturating_add)
+                    let adding = rank.iter().filter(|(_, l)| !l.repeats).map(|(_, l)| l.count);
+                    let repeats = rank.iter().filter(|(_, l)| l.repeats).map(|(_, l)| l.count).max();
+                    adding.fold(repeats.unwrap_or(0), u32::saturating_add)
                 })
                 .max()
                 .unwrap_or(0);
             let (spec, first) = &link[0];
-            if count > MAX_COUNT {
+            if count > COUNT_MAX {
                 let line = link.iter().map(|(_, l)| l.line).max().unwrap_or(first.line);
                 return Err(ReadError::at(
                     line,
-                    format!("{count} links between two devices; no GPU has more than {MAX_COUNT}"),
+                    format!("{count} links between two devices; the limit is {COUNT_MAX}"),
                 ));
             }
             let builder = &mut self.tree.builder;
@@ -374,30 +377,29 @@ impl LinkReader<'_, '_, '_> {
 
     fn notes(self) {
         let builder = &mut self.tree.builder;
-        if !self.one_switch.is_empty() {
-            let stand_ins: FxHashSet<&SwitchKey> = self.one_switch.values().collect();
+        if !self.merged_into.is_empty() {
+            let stand_ins: FxHashSet<&SwitchKey> = self.merged_into.values().collect();
             builder.note(format!(
-                "Some GPUs share no NVSwitch, as where switches are linked to each other, which a file cannot say; as \
-                 NCCL does, {} NVSwitches are counted as {}.",
-                self.one_switch.len() + stand_ins.len(),
+                "Some GPUs share no NVSwitch, probably because switches are linked to each other, which the format \
+                 cannot express; as in NCCL, {} NVSwitches are counted as {}.",
+                self.merged_into.len() + stand_ins.len(),
                 stand_ins.len()
             ));
         }
         if self.gpus_as_switches {
             builder.note(
-                "NVLinks name GPUs but call them switches, as sandboxes do; they are taken to meet in one NVSwitch.",
+                "NVLinks name GPUs with the class of a switch, as in sandboxes; they are read as links to one NVSwitch.",
             );
         }
         if self.self_links > 0 {
             builder.note(format!(
-                "{} links lead from a GPU to itself, as where a virtual machine hides the peer; they are left out.",
+                "{} links lead from a GPU to itself, as in virtual machines that hide the peer; they are left out.",
                 self.self_links
             ));
         }
         if self.unknown_xgmi {
-            builder.note(
-                "The GPUs' gcn is not one Weft knows; as RCCL does, their xGMI is taken to be the slowest.",
-            );
+            builder
+                .note("The gcn of the GPUs is unknown; as in RCCL, their xGMI is assumed to be the slowest.");
         }
         if self.dropped_pcilinks > 0 {
             builder.note(format!(
@@ -408,17 +410,17 @@ impl LinkReader<'_, '_, '_> {
     }
 }
 
-/// An order of link kinds that does not depend on where they are met.
+/// The canonical order of link kinds.
 pub(super) fn order(spec: &LinkSpec) -> (LinkKind, u64) {
     (spec.kind, spec.best().map_or(0, |figure| figure.value.bytes_per_second()))
 }
 
-/// How many links an element stands for; none where it says zero.
+/// The number of links of an element; none for zero.
 fn count(element: &Element<'_>) -> Result<Option<u32>, ReadError> {
     match element.number("count") {
         Some(count @ 1..) => Ok(Some(u32::try_from(count).unwrap_or(u32::MAX))),
         Some(_) => Ok(None),
-        None => Err(ReadError::at(element.line, format!("{} has no count", name_of(element)))),
+        None => Err(ReadError::at(element.line, format!("<{}> has no `count`", name_of(element)))),
     }
 }
 
@@ -430,7 +432,7 @@ fn name_of(element: &Element<'_>) -> &'static str {
     }
 }
 
-/// The NVLinks of a GPU, told by its compute capability.
+/// The kind of NVLink of a GPU, by its compute capability.
 fn nvlink(gpu: &Device) -> LinkSpec {
     let DeviceKind::Gpu(gpu) = &gpu.kind else {
         return links::NVLINK_UNKNOWN.clone();

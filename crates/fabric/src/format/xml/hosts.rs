@@ -1,4 +1,4 @@
-//! Which hosts a file has to describe together, how they are told apart, and whose dialect they need.
+//! The hosts that a file has to describe together, their hashes, and the dialect they need.
 
 use rustc_hash::FxHashSet;
 
@@ -11,8 +11,8 @@ use crate::fabric::Fabric;
 use crate::id::{DeviceId, HostId};
 use crate::link::LinkKind;
 
-/// The hosts that share an NVLink domain with `host`, itself among them: what one file has to describe together.
-pub fn island(fabric: &Fabric, host: HostId) -> Vec<HostId> {
+/// The hosts that share an NVLink domain with `host`, including itself: one file has to describe them together.
+pub fn nvlink_domain(fabric: &Fabric, host: HostId) -> Vec<HostId> {
     let mut reached = vec![false; fabric.hosts().len()];
     let mut seen = vec![false; fabric.devices().len()];
     let mut queue: Vec<DeviceId> = Vec::new();
@@ -40,7 +40,7 @@ pub fn island(fabric: &Fabric, host: HostId) -> Vec<HostId> {
     hosts
 }
 
-/// Whose words the file uses.
+/// The dialect of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dialect {
     Nccl,
@@ -48,7 +48,7 @@ pub(super) enum Dialect {
 }
 
 impl Dialect {
-    /// Links decide, for each dialect has a word for its own alone; without any, the GPUs do.
+    /// Decided by the links, because each dialect has a name for its own kind only; without links, by the GPUs.
     pub(super) fn of(fabric: &Fabric, tree: &Tree) -> Self {
         let gpus = || fabric.gpus().iter().copied().filter(|gpu| tree.holds(*gpu));
         let has = |wanted: fn(LinkKind) -> bool| {
@@ -67,7 +67,7 @@ impl Dialect {
     }
 }
 
-/// True where several hosts are written and the hashes that came with them do not tell them apart.
+/// True if several hosts are written and their hashes do not distinguish them.
 pub(super) fn needs_hashes(fabric: &Fabric, tree: &Tree) -> bool {
     let mut hashes = FxHashSet::default();
     let mut hosts = FxHashSet::default();

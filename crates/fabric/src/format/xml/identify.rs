@@ -1,12 +1,12 @@
-//! What a PCI function is, told from what it holds, its class and its ids.
+//! Identifies a PCI function by its content, its class and its ids.
 
 use super::attributes::leading_number;
 use super::elements::Element;
-use crate::catalog::gpus::{self, GpuModel, Vendor};
+use crate::catalog::gpus::{self, GpuModel};
 use crate::device::{Device, DeviceKind, Gpu, PciClass};
 use crate::link::Network;
 
-/// Which elements an element holds, as far as it decides what the element is.
+/// The elements inside an element that decide its kind.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Contents {
     pub(super) gpu: bool,
@@ -14,7 +14,7 @@ pub(super) struct Contents {
     pub(super) pci: bool,
 }
 
-/// What a PCI function is: what it holds decides, then its class.
+/// The kind of a PCI function: by its content, then by its class.
 pub(super) fn kind_of(class: Option<PciClass>, contents: Contents, element: &Element<'_>) -> DeviceKind {
     let gpu = |class: PciClass| class.is_gpu();
     if contents.gpu || (!contents.nic && class.is_some_and(gpu)) {
@@ -25,7 +25,7 @@ pub(super) fn kind_of(class: Option<PciClass>, contents: Contents, element: &Ele
     }
     match class {
         Some(PciClass::NVSWITCH) => DeviceKind::NvSwitch { generation: None },
-        // ConnectX-8 shows its data-direct function as a bridge of this class.
+        // The data-direct function of ConnectX-8 is a bridge of this class.
         Some(class) if class.is_bridge() || class == PciClass(0x08_01_00) => DeviceKind::PcieSwitch,
         Some(class) if class.base() == 0x02 => DeviceKind::Nic(Vec::new()),
         Some(class) if class.0 >> 8 == 0x01_08 => DeviceKind::Storage,
@@ -37,19 +37,10 @@ pub(super) fn kind_of(class: Option<PciClass>, contents: Contents, element: &Ele
 fn gpu_model(element: &Element<'_>) -> Option<&'static GpuModel> {
     let device = u16::try_from(element.number("device")?).ok()?;
     let model = gpus::by_pci_device(device)?;
-    (element.number("vendor") == Some(vendor_id(model.vendor))).then_some(model)
+    (element.number("vendor") == Some(model.vendor.pci_id().into())).then_some(model)
 }
 
-/// The PCI vendor id of a GPU maker.
-pub(super) fn vendor_id(vendor: Vendor) -> i64 {
-    match vendor {
-        Vendor::Nvidia => 0x10de,
-        Vendor::Amd => 0x1002,
-        Vendor::Intel => 0x8086,
-    }
-}
-
-/// What network a NIC is on, as far as its PCI identity tells.
+/// The network of a NIC, where its PCI ids or its port's name identify it.
 pub(super) fn network_of(nic: &Device, port: Option<&str>) -> Option<Network> {
     let id = |name| {
         let (_, value) = nic.extra.iter().find(|(key, _)| &**key == name)?;
@@ -61,7 +52,7 @@ pub(super) fn network_of(nic: &Device, port: Option<&str>) -> Option<Network> {
             Network::efa_by_pci_device(u16::try_from(id("device")?).ok()?)
         }
         PciClass::ETHERNET if port.is_some_and(|name| name.starts_with("rdmap")) => Some(Network::Efa),
-        // An Ethernet port that NCCL knows by its RDMA name does RoCE.
+        // An Ethernet port with an RDMA name uses RoCE.
         PciClass::ETHERNET if port.is_some_and(|name| name.starts_with("mlx5_")) => Some(Network::Roce),
         _ => None,
     }

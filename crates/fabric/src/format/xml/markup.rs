@@ -1,31 +1,31 @@
-//! Elements as text, indented.
+//! Writes elements as indented text.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// XML on its way out.
+/// XML output.
 #[derive(Debug, Default)]
 pub(super) struct Markup {
     text: String,
     depth: usize,
-    /// The text ends with a tag that was opened and holds nothing yet.
+    /// The text ends with the start tag of an element that is still empty.
     just_opened: bool,
 }
 
 impl Markup {
-    /// Begins an element.
+    /// Writes a start tag.
     pub(super) fn open(&mut self, tag: &str, attributes: &[(&str, impl AsRef<str>)]) {
         self.tag(tag, attributes, ">\n");
         self.depth += 1;
         self.just_opened = true;
     }
 
-    /// An element that holds nothing.
+    /// Writes an empty element.
     pub(super) fn empty(&mut self, tag: &str, attributes: &[(&str, impl AsRef<str>)]) {
         self.tag(tag, attributes, "/>\n");
     }
 
-    /// Ends an element; one that holds nothing becomes an empty one.
+    /// Writes an end tag, or makes the element an empty one.
     pub(super) fn close(&mut self, tag: &str) {
         self.depth -= 1;
         if std::mem::take(&mut self.just_opened) {
@@ -36,7 +36,7 @@ impl Markup {
         }
     }
 
-    /// All of it.
+    /// The text.
     pub(super) fn finish(self) -> String {
         self.text
     }
@@ -46,7 +46,7 @@ impl Markup {
         let _ = write!(self.text, "{:1$}<{tag}", "", 2 * self.depth);
         for (name, value) in attributes {
             let value = value.as_ref();
-            // NCCL decodes no entities, so the quotes are chosen to fit the value; one with both kinds does not fit.
+            // NCCL does not decode entities, so the quotes depend on the value; a value with both kinds is changed.
             let (quote, value) = match (value.contains('"'), value.contains('\'')) {
                 (true, true) => ('"', Cow::Owned(value.replace('"', "'"))),
                 (true, false) => ('\'', Cow::Borrowed(value)),

@@ -1,10 +1,10 @@
 //! NCCL topology XML (version 1) and RCCL's dialect of it (version 2), in and out.
 //!
-//! A file that NCCL accepts is accepted, with NCCL's defaults for what it leaves out: `elements` turns bytes into
-//! a flat list of known elements, `read` and `gpu_links` turn that into a fabric, `write` goes back.
+//! The reader accepts every file that NCCL accepts, with NCCL's defaults for missing attributes: `elements` parses bytes
+//! into a flat list of known elements, `read` and `gpu_links` build a fabric from it, `write` is the reverse.
 //!
-//! What NCCL does to a file at run time is deliberately absent: nothing is filled in from the machine, nothing is
-//! trimmed, and two-level Broadcom switches stay two switches.
+//! Deliberately absent: the changes that NCCL makes to a file at run time. Nothing is filled in from the machine, nothing
+//! is trimmed, and two-level Broadcom switches stay two switches.
 
 mod attributes;
 mod elements;
@@ -19,7 +19,7 @@ mod tree;
 mod write;
 mod write_gpu;
 
-pub use hosts::island;
+pub use hosts::nvlink_domain;
 pub use read::read;
 pub use write::write;
 
@@ -29,8 +29,7 @@ use crate::figure::Figure;
 use crate::link::{LinkKind, LinkSpec};
 use crate::rate::Rate;
 
-/// What a PCIe link is taken for where the file does not say how fast it is: NCCL's default, without a nominal rate,
-/// because nobody named one.
+/// The PCIe link assumed where the file gives no speed: NCCL's default, without a nominal rate.
 fn assumed_pcie(width: u8) -> LinkSpec {
     LinkSpec {
         nominal: None,
@@ -42,7 +41,8 @@ fn assumed_pcie(width: u8) -> LinkSpec {
     }
 }
 
-/// A connection inside one chip: the halves of a split PCIe switch, or a NIC that a file puts straight on a CPU.
+/// A connection inside one chip: between the halves of a split PCIe switch, or to a NIC that a file puts directly on a
+/// CPU.
 fn local_link() -> LinkSpec {
     LinkSpec {
         kind: LinkKind::Pcie { generation: 0, width: 0 },
@@ -55,12 +55,12 @@ fn local_link() -> LinkSpec {
     }
 }
 
-/// The bus id that stands for an NVSwitch which a virtual machine or a rack hides from the host.
+/// The bus id of an NVSwitch that the host cannot see, because of a virtual machine or a rack.
 const HIDDEN_SWITCH: BusId = BusId::new(HIDDEN_DOMAIN, 0xff, 0xff, 0);
-/// The PCI domain of hidden switches, which no machine has.
+/// The PCI domain of hidden switches, which no machine uses.
 const HIDDEN_DOMAIN: u32 = 0x0fff_ffff;
 
-/// The class of a device whose kind says enough to know it.
+/// The PCI class that follows from the kind of a device.
 fn class_of(kind: &DeviceKind) -> Option<PciClass> {
     match kind {
         DeviceKind::PcieSwitch => Some(PciClass::BRIDGE),

@@ -1,11 +1,11 @@
-//! What a file leaves out or has too much of, in sentences for whoever uses the fabric.
+//! Notes on what a file leaves out, and on what the reader ignored or assumed.
 
 use super::read::TreeReader;
 use crate::device::DeviceKind;
 use crate::id::DeviceId;
 
 impl TreeReader<'_, '_> {
-    /// Says what the file leaves out, and what was done about it.
+    /// Adds the notes to the fabric.
     pub(super) fn notes(&mut self) {
         let (mut gpus, mut bare, mut rankless) = (0, 0, 0);
         for id in (0..self.builder.device_count() as u32).map(DeviceId) {
@@ -15,28 +15,28 @@ impl TreeReader<'_, '_> {
                 rankless += usize::from(gpu.ranks.iter().any(|rank| rank.rank.is_none()));
             }
         }
-        let complete = "for the whole picture, have NCCL write one: NCCL_TOPO_DUMP_FILE=topo.xml";
+        let complete = "for a complete file, run NCCL with NCCL_TOPO_DUMP_FILE=topo.xml";
         if gpus == 0 {
             self.builder.note(format!(
-                "The file names no GPU; NCCL adds those of the machine it runs on. Here they are missing; {complete}."
+                "The file names no GPU, because NCCL adds those of the machine it runs on; {complete}."
             ));
         } else if bare > 0 {
             self.builder.note(format!(
-                "{bare} of {gpus} GPUs are described as PCI functions only, so their NVLinks are not known; {complete}."
+                "{bare} of {gpus} GPUs are described as PCI functions only, so their NVLinks are unknown; {complete}."
             ));
         }
         if rankless > 0 {
-            self.builder.note(format!("{rankless} of {gpus} GPUs have no rank; NCCL leaves such a GPU out."));
+            self.builder.note(format!("{rankless} of {gpus} GPUs have no rank; NCCL ignores them."));
         }
         if self.speed_assumed > 0 {
             self.builder.note(format!(
-                "{} PCI functions do not say how fast their link is; as NCCL does, PCIe 3.0 is assumed.",
+                "{} PCI functions have no link speed; as in NCCL, PCIe 3.0 is assumed.",
                 self.speed_assumed
             ));
         }
         if self.repeated_ids > 0 {
             self.builder.note(format!(
-                "{} PCI functions have the bus id of another; each is taken as a device of its own.",
+                "{} PCI functions have the bus id of another; each is read as a separate device.",
                 self.repeated_ids
             ));
         }
@@ -48,7 +48,7 @@ impl TreeReader<'_, '_> {
                 more => format!(" and {more} more"),
             };
             self.builder.note(format!(
-                "Passed over, as NCCL does, what it does not know or does not look for there: {}{more}.",
+                "Ignored, as in NCCL, elements that are unknown or in the wrong place: {}{more}.",
                 names.join(", ")
             ));
         }

@@ -1,8 +1,8 @@
-//! Elements to devices: the tree of CPUs and PCI functions. What joins GPUs is read in [`super::gpu_links`].
+//! Builds the tree of CPUs and PCI functions from elements. [`super::gpu_links`] adds the links of GPUs.
 
 use rustc_hash::FxHashMap;
 
-use super::attributes::{class, hash, link_says, pci_link};
+use super::attributes::{class, follows_from_link, hash, pci_link};
 use super::elements::{Document, Element, Tag, parse};
 use super::identify::{Contents, kind_of, network_of};
 use super::{class_of, gpu_links, local_link};
@@ -13,22 +13,22 @@ use crate::format::{ReadError, excerpt};
 use crate::id::{DeviceId, HostId};
 use crate::rate::{Link, OneWay, Rate};
 
-/// NUMA nodes of one host: each is joined to each, so their number is bounded.
-const MAX_NUMA_NODES: usize = 128;
+/// NUMA nodes of one host. Each has a link to every other, so their number is bounded.
+const NUMA_NODES_MAX: usize = 128;
 
-/// Reads NCCL or RCCL topology XML. The fabric takes the file's own name for the system, or else `name`.
+/// Reads NCCL or RCCL topology XML. The fabric's name is that of the system in the file, or else `name`.
 pub fn read(bytes: &[u8], name: &str) -> Result<Fabric, ReadError> {
     let document = parse(crate::format::text(bytes)?)?;
     let root = &document.elements[0];
     check_version(root)?;
     if !document.elements.iter().any(|element| element.tag == Tag::Cpu) {
         let instead = match document.ignored.first() {
-            Some((name, line)) => format!("; <{name}> on line {line} is not of NCCL's format"),
+            Some((name, line)) => format!("; <{name}> on line {line} is not part of NCCL's format"),
             None => String::new(),
         };
         return Err(ReadError::at(
             root.line,
-            format!("<system> holds no <cpu>, so it describes no machine{instead}"),
+            format!("<system> has no <cpu>, so it describes no machine{instead}"),
         ));
     }
     let mut reader = TreeReader {
@@ -50,18 +50,18 @@ pub fn read(bytes: &[u8], name: &str) -> Result<Fabric, ReadError> {
     Ok(reader.builder.finish()?)
 }
 
-/// A fabric on its way from elements to devices.
+/// A fabric under construction.
 pub(super) struct TreeReader<'d, 'a> {
     pub(super) builder: FabricBuilder,
     pub(super) document: &'d Document<'a>,
-    /// The device that each element is, or is part of.
+    /// The device of each element.
     pub(super) devices: Vec<Option<DeviceId>>,
     /// PCI functions by host and address.
     pub(super) by_bus: FxHashMap<(HostId, BusId), DeviceId>,
     hosts: FxHashMap<u64, HostId>,
     /// The NUMA nodes of each host.
     numa_nodes: Vec<Vec<DeviceId>>,
-    /// What each element directly holds.
+    /// The direct content of each element.
     contents: Vec<Contents>,
     pub(super) speed_assumed: usize,
     pub(super) repeated_ids: usize,
@@ -84,12 +84,13 @@ fn contents(document: &Document<'_>) -> Vec<Contents> {
 fn check_version(root: &Element<'_>) -> Result<(), ReadError> {
     match root.number("version") {
         Some(1 | 2) => Ok(()),
-        Some(other) => {
-            Err(ReadError::at(root.line, format!("<system> has version {other}; NCCL writes 1 and RCCL 2")))
-        }
+        Some(other) => Err(ReadError::at(
+            root.line,
+            format!("<system> has version {other}, expected 1 (NCCL) or 2 (RCCL)"),
+        )),
         None => Err(ReadError::at(
             root.line,
-            "<system> has no version; NCCL writes version=\"1\" and RCCL version=\"2\"",
+            "<system> has no version; add version=\"1\" (NCCL) or version=\"2\" (RCCL)",
         )),
     }
 }
@@ -110,7 +111,7 @@ impl TreeReader<'_, '_> {
                 self.net(element, device);
                 None
             }
-            // Links: their turn comes when every device is there. They belong to what they are in.
+            // Links are read after all devices, as part of the element around them.
             (_, parent) => parent,
         };
         Ok(())
@@ -123,10 +124,10 @@ impl TreeReader<'_, '_> {
             *self.hosts.entry(hash).or_insert_with(|| self.builder.host(format!("host{known_hosts}"), None));
         self.numa_nodes.resize(self.hosts.len(), Vec::new());
         let siblings = &mut self.numa_nodes[host.index()];
-        if siblings.len() == MAX_NUMA_NODES {
+        if siblings.len() == NUMA_NODES_MAX {
             return Err(ReadError::at(
                 element.line,
-                format!("more than {MAX_NUMA_NODES} <cpu> of one host; no machine has so many NUMA nodes"),
+                format!("one host has more than {NUMA_NODES_MAX} <cpu>, which is the limit"),
             ));
         }
         let count = |name: &str| element.number(name).and_then(|n| u32::try_from(n).ok());
@@ -136,7 +137,7 @@ impl TreeReader<'_, '_> {
             family: count("familyid"),
             model: count("modelid"),
         };
-        let read = |name: &str| match name {
+        let known = |name: &str| match name {
             "numaid" | "arch" | "vendor" => true,
             "familyid" | "modelid" => count(name).is_some(),
             _ => false,
@@ -146,7 +147,7 @@ impl TreeReader<'_, '_> {
             Some(host),
             DeviceKind::Numa(Numa { id: element.small_number("numaid").unwrap_or(-1), cpu }),
         );
-        self.builder.device_mut(node).extra = element.others(read);
+        self.builder.device_mut(node).extra = element.others(known);
         for &other in siblings.iter() {
             // NCCL gives each direction the rate of the CPU it leaves.
             let DeviceKind::Numa(numa) = &self.builder.device(other).kind else {
@@ -172,10 +173,10 @@ impl TreeReader<'_, '_> {
         if link.nominal.is_none() {
             self.speed_assumed += 1;
         }
-        let read = |name: &str| match name {
+        let known = |name: &str| match name {
             "busid" => true,
             "class" => file_class.is_some(),
-            _ => element.text(name).is_some_and(|value| link_says(name, value, &link)),
+            _ => element.text(name).is_some_and(|value| follows_from_link(name, value, &link)),
         };
         let device = Device {
             host: self.builder.device(parent).host,
@@ -184,7 +185,7 @@ impl TreeReader<'_, '_> {
             kind,
             bus: Some(bus),
             label: None,
-            extra: element.others(read),
+            extra: element.others(known),
         };
         let spec = self.builder.spec(link);
         let id = self.builder.add_device(device);
@@ -193,7 +194,7 @@ impl TreeReader<'_, '_> {
         Ok(id)
     }
 
-    /// Notes where a bus id is. Real files repeat ids of bridges and NICs; with GPUs, links would be ambiguous.
+    /// Records the device of a bus id. Real files repeat the ids of bridges and NICs; for GPUs, links would be ambiguous.
     fn register(&mut self, at: usize, bus: BusId, id: DeviceId) -> Result<(), ReadError> {
         let element = &self.document.elements[at];
         let mut above = element.parent;
@@ -201,7 +202,7 @@ impl TreeReader<'_, '_> {
             if self.devices[above].is_some_and(|device| self.builder.device(device).bus == Some(bus)) {
                 return Err(ReadError::at(
                     element.line,
-                    format!("pci {bus} lies inside itself; a bus cannot hold its own bridge"),
+                    format!("<pci> {bus} is inside another <pci> with the same bus id; correct one of them"),
                 ));
             }
             above = self.document.elements[above].parent;
@@ -217,7 +218,7 @@ impl TreeReader<'_, '_> {
         if gpu(first) || gpu(id) {
             return Err(ReadError::at(
                 element.line,
-                format!("pci {bus} is there already; a GPU cannot share its bus id"),
+                format!("duplicate bus id {bus}; a GPU cannot share its bus id"),
             ));
         }
         self.repeated_ids += 1;
@@ -229,26 +230,26 @@ impl TreeReader<'_, '_> {
         let DeviceKind::Gpu(gpu) = &mut device.kind else {
             return;
         };
-        // RCCL's `sm` counts compute units.
+        // In RCCL's files, `sm` is the number of compute units.
         let sm = match element.text("gcn") {
             Some(_) => None,
             None => element.number("sm").and_then(|n| u32::try_from(n).ok()),
         };
         gpu.sm = gpu.sm.or(sm);
-        let known = gpu.sm;
-        let read = |name: &str| match name {
+        let of_gpu = gpu.sm;
+        let known = |name: &str| match name {
             "dev" | "rank" => true,
-            "sm" => sm.is_some() && sm == known,
+            "sm" => sm.is_some() && sm == of_gpu,
             _ => false,
         };
         gpu.ranks.push(GpuRank {
             dev: element.small_number("dev"),
             rank: element.small_number("rank"),
-            extra: element.others(read),
+            extra: element.others(known),
         });
     }
 
-    /// The NIC that a `<nic>` stands for: the PCI function it is in, unless that is something else.
+    /// The NIC of a `<nic>`: the PCI function around it if that is a NIC, otherwise a new device.
     fn nic(&mut self, parent: DeviceId) -> DeviceId {
         if matches!(self.builder.device(parent).kind, DeviceKind::Nic(_)) {
             return parent;
@@ -268,7 +269,7 @@ impl TreeReader<'_, '_> {
         };
         let megabits = element.small_number("speed").filter(|&speed| speed > 0);
         let rate: Rate<Link, OneWay> = Rate::from_bytes(megabits.unwrap_or(10_000) as u64 * 125_000);
-        let read = |name: &str| match name {
+        let known = |name: &str| match name {
             "name" => true,
             "speed" => megabits.is_some(),
             _ => false,
@@ -277,19 +278,22 @@ impl TreeReader<'_, '_> {
             name: element.text("name").map(Into::into),
             network,
             rate,
-            extra: element.others(read),
+            extra: element.others(known),
         });
     }
 }
 
-/// A bus id that has to be there.
+/// A required bus id.
 pub(super) fn bus_id(element: &Element<'_>, name: &str) -> Result<BusId, ReadError> {
     let text = element.text(name).ok_or_else(|| {
-        ReadError::at(element.line, format!("{:?} has no {name}", element.tag).to_lowercase())
+        ReadError::at(element.line, format!("<{:?}> has no `{name}`", element.tag).to_lowercase())
     })?;
-    // Sub-devices carry a tail that NCCL does not read: `0000:17:00.0-1`.
+    // Sub-devices have a suffix that NCCL does not read: `0000:17:00.0-1`.
     let address = text.split_once('-').map_or(text, |(address, _)| address);
     address.parse().map_err(|_| {
-        ReadError::at(element.line, format!("`{}` is not a PCI bus id such as 0000:17:00.0", excerpt(text)))
+        ReadError::at(
+            element.line,
+            format!("`{}` is not a PCI bus id; write it as 0000:17:00.0", excerpt(text)),
+        )
     })
 }

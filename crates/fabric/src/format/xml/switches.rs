@@ -1,8 +1,9 @@
-//! Which NVSwitches of a file are one.
+//! Merges the NVSwitches of a file.
 //!
-//! The format has no word for links between switches. Where GPUs meet only by way of such links (a DGX-2's two boards,
-//! the two levels of a DGX GH200) a file shows switches that have nothing to do with each other. To NCCL all NVSwitches
-//! of a system are one; here they are one where GPUs would otherwise not meet, so that single-level systems keep theirs.
+//! The format cannot express links between switches. Where GPUs reach each other only over such links (the two boards of
+//! a DGX-2, the two levels of a DGX GH200), the switches of a file appear unconnected. NCCL treats all NVSwitches of a
+//! system as one; here they are merged only where GPUs would otherwise be disconnected, so that single-level systems keep
+//! theirs.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +14,7 @@ use crate::device::{BusId, DeviceKind};
 use crate::fabric::Fabric;
 use crate::id::{DeviceId, HostId};
 
-/// A switch as links name it: whose it is (none: shared by hosts) and where.
+/// A switch as links name it: its host (none if shared by hosts) and its bus id.
 pub(super) type SwitchKey = (Option<HostId>, BusId);
 
 /// A link element that leads from a GPU to a switch.
@@ -23,8 +24,8 @@ pub(super) struct Attachment {
     pub(super) switch: SwitchKey,
 }
 
-/// The switch that stands for another, for all that are not their own. The switches of a host, and those that share a
-/// host with them, go together.
+/// For each switch that has to be merged, the switch that represents it. Switches of the same host form one set, and so
+/// do sets that share a switch.
 pub(super) fn merged(attachments: &[Attachment]) -> FxHashMap<SwitchKey, SwitchKey> {
     let mut at_host: FxHashMap<HostId, Vec<usize>> = FxHashMap::default();
     let mut at_switch: FxHashMap<SwitchKey, Vec<usize>> = FxHashMap::default();
@@ -34,7 +35,7 @@ pub(super) fn merged(attachments: &[Attachment]) -> FxHashMap<SwitchKey, SwitchK
     }
     let mut stand_ins = FxHashMap::default();
     for start in 0..attachments.len() {
-        // Each host's and each switch's attachments are taken out when first met: nothing is walked twice.
+        // The attachments of a host or switch are removed when first visited, so each is visited once.
         let mut queue = at_host.remove(&attachments[start].host).unwrap_or_default();
         let mut next = 0;
         let mut reach: FxHashMap<DeviceId, BTreeSet<SwitchKey>> = FxHashMap::default();
@@ -49,14 +50,14 @@ pub(super) fn merged(attachments: &[Attachment]) -> FxHashMap<SwitchKey, SwitchK
         let Some(first) = switches.first().copied() else {
             continue;
         };
-        if !all_meet(reach.into_values()) {
+        if !all_intersect(reach.into_values()) {
             stand_ins.extend(switches.into_iter().skip(1).map(|switch| (switch, first)));
         }
     }
     stand_ins
 }
 
-/// For writing: the switch that stands for each device, where that is another.
+/// For writing: the switch that represents each merged switch.
 pub(super) fn stand_ins(fabric: &Fabric) -> FxHashMap<DeviceId, DeviceId> {
     let is_switch = |id: DeviceId| matches!(fabric.device(id).kind, DeviceKind::NvSwitch { .. });
     let switched = components(fabric, |link| {
@@ -70,12 +71,12 @@ pub(super) fn stand_ins(fabric: &Fabric) -> FxHashMap<DeviceId, DeviceId> {
             let targets = fabric.links_from(*gpu).iter().map(|link| link.target);
             targets.filter(|target| is_switch(*target)).collect::<BTreeSet<DeviceId>>()
         });
-        if all_meet(reach) {
+        if all_intersect(reach) {
             continue;
         }
         let switches: Vec<DeviceId> = members.iter().copied().filter(|id| is_switch(*id)).collect();
         let hosts: FxHashSet<Option<HostId>> = gpus.iter().map(|gpu| fabric.device(*gpu).host).collect();
-        // A switch that several hosts are to find has to be nobody's.
+        // A switch that several hosts name must belong to no host.
         let shared = switches.iter().find(|switch| fabric.device(**switch).host.is_none());
         let first = shared.or(switches.first().filter(|_| hosts.len() == 1)).copied();
         if let Some(first) = first {
@@ -86,9 +87,9 @@ pub(super) fn stand_ins(fabric: &Fabric) -> FxHashMap<DeviceId, DeviceId> {
     stand_ins
 }
 
-/// True where each two of the sets have a member in common.
-fn all_meet<T: Ord>(sets: impl Iterator<Item = BTreeSet<T>>) -> bool {
-    // GPUs of a kind reach the same switches: few sets are left.
+/// True if every two of the sets have a member in common.
+fn all_intersect<T: Ord>(sets: impl Iterator<Item = BTreeSet<T>>) -> bool {
+    // Most GPUs have links to the same switches, so few distinct sets remain.
     let sets: Vec<BTreeSet<T>> = sets.collect::<BTreeSet<_>>().into_iter().collect();
     let mut pairs = sets.iter().enumerate().flat_map(|(at, a)| sets[at + 1..].iter().map(move |b| (a, b)));
     pairs.all(|(a, b)| !a.is_disjoint(b))

@@ -1,4 +1,4 @@
-//! The tree that a file nests: which device hangs below which, and the bus id of each.
+//! The tree of nested elements: the parent and the bus id of each device.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use crate::fabric::Fabric;
 use crate::id::{DeviceId, HostId};
 use crate::link::{Link, LinkKind, LinkSpec};
 
-/// One `<cpu>` and what it holds.
+/// One `<cpu>` and its content.
 pub(super) struct Root {
     /// Its NUMA node; none for a host that has devices but no NUMA node.
     pub(super) numa: Option<DeviceId>,
@@ -19,17 +19,17 @@ pub(super) struct Root {
     pub(super) children: Vec<DeviceId>,
 }
 
-/// Where each device of the written hosts stands.
+/// The position of each device of the written hosts.
 pub(super) struct Tree {
     pub(super) roots: Vec<Root>,
     children: Vec<Vec<DeviceId>>,
     link_above: Vec<Option<LinkSpec>>,
     bus: Vec<Option<BusId>>,
     placed: Vec<bool>,
-    /// Where each device comes in the file; what has no element of its own comes last.
+    /// The order of the devices in the file; devices without an element come last.
     position: Vec<usize>,
-    /// The NVSwitch that stands for others, by each of those.
-    one_switch: FxHashMap<DeviceId, DeviceId>,
+    /// The switch that represents each merged NVSwitch.
+    merged_into: FxHashMap<DeviceId, DeviceId>,
     /// The rank of each GPU that is written.
     ranks: FxHashMap<DeviceId, i32>,
 }
@@ -45,7 +45,7 @@ impl Tree {
             bus: fabric.devices().iter().map(|device| device.bus).collect(),
             placed: vec![false; count],
             position: (count..2 * count).collect(),
-            one_switch: stand_ins(fabric),
+            merged_into: stand_ins(fabric),
             ranks: FxHashMap::default(),
         };
         let mut chosen = vec![false; fabric.hosts().len()];
@@ -61,9 +61,9 @@ impl Tree {
             }
         }
         for id in fabric.device_ids().filter(|id| written(*id)) {
-            tree.place_orphan(fabric, id);
+            tree.place_unattached(fabric, id);
         }
-        tree.name_devices(fabric, &chosen);
+        tree.assign_bus_ids(fabric, &chosen);
         tree.number_devices();
         let gpus = fabric.gpus().iter().filter(|gpu| tree.holds(**gpu));
         tree.ranks = gpus.copied().zip(0..).collect();
@@ -75,22 +75,22 @@ impl Tree {
         self.placed[id.index()]
     }
 
-    /// Where a device comes in the file.
+    /// The position of a device in the file.
     pub(super) fn position(&self, id: DeviceId) -> usize {
         self.position[id.index()]
     }
 
-    /// The rank for a GPU that has none: its number among those that are written.
+    /// The rank for a GPU that has none: its number among the written GPUs.
     pub(super) fn rank(&self, id: DeviceId) -> Option<i32> {
         self.ranks.get(&id).copied()
     }
 
-    /// The device that a link to a device names.
-    pub(super) fn named_for(&self, id: DeviceId) -> DeviceId {
-        self.one_switch.get(&id).copied().unwrap_or(id)
+    /// The device that the links to a device name.
+    pub(super) fn link_target(&self, id: DeviceId) -> DeviceId {
+        self.merged_into.get(&id).copied().unwrap_or(id)
     }
 
-    /// What stands directly below a device, in the order of their ids.
+    /// The devices directly below a device, sorted by id.
     pub(super) fn children(&self, id: DeviceId) -> &[DeviceId] {
         &self.children[id.index()]
     }
@@ -100,12 +100,12 @@ impl Tree {
         self.link_above[id.index()].as_ref()
     }
 
-    /// The bus id of a device, its own or the one made up for it.
+    /// The bus id of a device, its own or the assigned one.
     pub(super) fn bus(&self, id: DeviceId) -> BusId {
         self.bus[id.index()].unwrap_or(HIDDEN_SWITCH)
     }
 
-    /// Places everything below `top` and returns what stands directly below it; root ports count as part of it.
+    /// Places everything below `top` and returns the devices directly below it; root ports are skipped.
     fn descend(&mut self, fabric: &Fabric, top: DeviceId) -> Vec<DeviceId> {
         let local = local_link();
         let mut queue = VecDeque::from([(top, top)]);
@@ -159,8 +159,8 @@ impl Tree {
         }
     }
 
-    /// Puts a device that hangs on nothing below the first NUMA node of its host.
-    fn place_orphan(&mut self, fabric: &Fabric, id: DeviceId) {
+    /// Places a device without a PCIe parent below the first NUMA node of its host.
+    fn place_unattached(&mut self, fabric: &Fabric, id: DeviceId) {
         let device = fabric.device(id);
         let is_function = matches!(
             device.kind,
@@ -182,21 +182,21 @@ impl Tree {
         }
     }
 
-    /// Makes up bus ids where there are none: 0000:01:00.0 onward on each host, leaving out those in use, and the
-    /// hidden domain for switches that no host owns.
-    fn name_devices(&mut self, fabric: &Fabric, chosen: &[bool]) {
+    /// Assigns the missing bus ids: from 0000:01:00.0 on each host, skipping those in use, and from the hidden domain for
+    /// switches of no host.
+    fn assign_bus_ids(&mut self, fabric: &Fabric, chosen: &[bool]) {
         let used: FxHashSet<(Option<HostId>, BusId)> =
             fabric.devices().iter().filter_map(|device| Some((device.host, device.bus?))).collect();
         let mut next = vec![0_u32; fabric.hosts().len() + 1];
         for id in fabric.device_ids() {
             let device = fabric.device(id);
-            let named = match device.kind {
+            let needs_id = match device.kind {
                 DeviceKind::Numa(_) | DeviceKind::RootPort => false,
                 DeviceKind::NvSwitch { .. } => true,
                 _ => self.placed[id.index()],
             };
             let owner = device.host.filter(|host| chosen[host.index()]);
-            if device.bus.is_some() || !named || (device.host.is_some() && owner.is_none()) {
+            if device.bus.is_some() || !needs_id || (device.host.is_some() && owner.is_none()) {
                 continue;
             }
             let counter = &mut next[owner.map_or(fabric.hosts().len(), HostId::index)];
@@ -215,7 +215,7 @@ impl Tree {
     }
 }
 
-/// True for the PCIe links that nest devices; the halves of a split switch lie side by side.
+/// True for the PCIe links from parent to child; the halves of a split switch are siblings.
 fn leads_down(fabric: &Fabric, link: &Link, local: &LinkSpec) -> bool {
     let spec = fabric.spec(link);
     let target = &fabric.device(link.target).kind;

@@ -1,11 +1,10 @@
-//! A fabric as NCCL topology XML, or as RCCL's dialect where its GPUs are AMD's.
+//! Writes a fabric as NCCL topology XML, or in RCCL's dialect for AMD GPUs.
 //!
-//! Root ports are left out, as NCCL's files have none. Network switches, links between switches and Xe Link are left
-//! out because the format has no words for them. A device without a bus id gets one that is the same every time.
+//! Root ports are left out, as in NCCL's own files. Network switches, links between switches and Xe Link are left out
+//! because the format cannot express them. A device without a bus id gets one, the same on every run.
 
 use super::attributes::speed_text;
 use super::hosts::{Dialect, needs_hashes};
-use super::identify::vendor_id;
 use super::markup::Markup;
 use super::tree::Tree;
 use super::{class_of, local_link};
@@ -14,7 +13,7 @@ use crate::fabric::Fabric;
 use crate::id::{DeviceId, HostId};
 use crate::link::{LinkKind, LinkSpec, Network};
 
-/// Writes the given hosts. What came from [`super::read`] and is written whole reads back equal.
+/// Writes the given hosts. A fabric from [`super::read`], written with all its hosts, reads back equal.
 pub fn write(fabric: &Fabric, hosts: &[HostId]) -> String {
     let tree = Tree::new(fabric, hosts);
     let dialect = Dialect::of(fabric, &tree);
@@ -30,18 +29,18 @@ pub fn write(fabric: &Fabric, hosts: &[HostId]) -> String {
     writer.markup.finish()
 }
 
-/// A file under way.
+/// A file under construction.
 pub(super) struct Writer<'f> {
     pub(super) fabric: &'f Fabric,
     pub(super) tree: &'f Tree,
     pub(super) markup: Markup,
-    /// Network ports written so far: the numbers of those that have none.
+    /// Network ports written so far, which number the ports without a number.
     nets: usize,
     pub(super) dialect: Dialect,
     hash_hosts: bool,
 }
 
-/// Work left to do: the tree is walked with a stack of our own, as deep as it may be.
+/// Pending work: an explicit stack instead of recursion, because trees may be deep.
 enum Step {
     Device(DeviceId),
     Close(&'static str),
@@ -111,7 +110,7 @@ impl Writer<'_> {
         if let (None, Some(model)) = (find(&device.extra, "device"), device.kind.gpu_model())
             && let Some(pci_device) = model.pci_devices.first()
         {
-            attributes.push(("vendor", format!("{:#06x}", vendor_id(model.vendor))));
+            attributes.push(("vendor", format!("{:#06x}", model.vendor.pci_id())));
             attributes.push(("device", format!("{pci_device:#06x}")));
         }
         for (name, value) in &device.extra {
@@ -125,7 +124,7 @@ impl Writer<'_> {
         }
         match &device.kind {
             DeviceKind::Gpu(gpu) => self.gpu(id, gpu),
-            // A NIC without ports is told by its class, if that is a NIC's.
+            // The class identifies a NIC without ports, if it is that of a NIC.
             DeviceKind::Nic(ports) if !ports.is_empty() || class.is_none_or(|class| class.base() != 0x02) => {
                 self.nic(id);
             }
@@ -133,7 +132,7 @@ impl Writer<'_> {
         }
     }
 
-    /// The other halves of a PCIe switch that is one chip with them.
+    /// The other halves of a split PCIe switch.
     fn split_switch_halves(&self, id: DeviceId) -> Vec<DeviceId> {
         let local = local_link();
         let is_switch = |id| matches!(self.fabric.device(id).kind, DeviceKind::PcieSwitch);
@@ -146,7 +145,7 @@ impl Writer<'_> {
             .collect()
     }
 
-    /// A NIC that is no PCI function of its own, but stands in what it hangs on.
+    /// True for a NIC that is not a PCI function: its element is inside that of its parent.
     fn is_bare_nic(&self, id: DeviceId) -> bool {
         let device = self.fabric.device(id);
         let local = self.tree.link_above(id).is_some_and(|link| *link == local_link());
@@ -192,7 +191,7 @@ impl Writer<'_> {
     }
 }
 
-/// A NIC's class follows its network where no file has said it.
+/// The class of a device; that of a NIC depends on its network.
 fn class_with_network(kind: &DeviceKind) -> Option<PciClass> {
     match kind {
         DeviceKind::Nic(ports) if ports.iter().any(|port| port.network == Some(Network::InfiniBand)) => {
@@ -202,7 +201,7 @@ fn class_with_network(kind: &DeviceKind) -> Option<PciClass> {
     }
 }
 
-/// Speed and width of the link above a device, unless its extra attributes have them as a file had them.
+/// Speed and width of the link above a device, unless its extra attributes contain them.
 fn link_attributes(extra: &[(Box<str>, Box<str>)], link: Option<&LinkSpec>) -> Vec<(&'static str, String)> {
     let mut attributes = Vec::new();
     let Some(LinkSpec { kind: LinkKind::Pcie { generation, width }, nominal, .. }) = link else {
@@ -211,14 +210,14 @@ fn link_attributes(extra: &[(Box<str>, Box<str>)], link: Option<&LinkSpec>) -> V
     if nominal.is_some() && find(extra, "link_speed").is_none() {
         attributes.push(("link_speed", speed_text(*generation).to_owned()));
     }
-    let said = nominal.is_some() || *width != 16;
-    if *width > 0 && said && find(extra, "link_width").is_none() {
+    let known = nominal.is_some() || *width != 16;
+    if *width > 0 && known && find(extra, "link_width").is_none() {
         attributes.push(("link_width", width.to_string()));
     }
     attributes
 }
 
-/// The value of an attribute that was passed on.
+/// The value of an extra attribute.
 pub(super) fn find<'e>(extra: &'e [(Box<str>, Box<str>)], name: &str) -> Option<&'e str> {
     extra.iter().find(|(key, _)| &**key == name).map(|(_, value)| &**value)
 }

@@ -14,25 +14,25 @@ impl Writer<'_> {
         let mut links: Vec<Link> = self.fabric.links_from(id).to_vec();
         links.retain(|link| self.is_written(link));
         for link in &mut links {
-            link.target = self.tree.named_for(link.target);
+            link.target = self.tree.link_target(link.target);
         }
         links.sort_by_key(|link| (self.tree.position(link.target), order(self.fabric.spec(link))));
-        // Only links to switches that are written as one can be next to their like.
+        // Only links to merged switches can be duplicates.
         links.dedup_by(|next, kept| {
             let same = (next.target, next.spec) == (kept.target, kept.spec);
             kept.count = if same { kept.count.saturating_add(next.count) } else { kept.count };
             same
         });
-        let invented = GpuRank {
+        let default_rank = GpuRank {
             dev: Some(self.fabric.device(id).ordinal as i32),
             rank: self.tree.rank(id),
-            extra: invented_extra(gpu),
+            extra: default_extra(gpu),
         };
-        // A GPU that a file described by its PCI function alone stays so.
+        // A GPU that a file described by its PCI function alone is written the same way.
         let bare = self.fabric.device(id).bus.is_some() && gpu.sm.is_none() && links.is_empty();
         let ranks = match gpu.ranks.as_slice() {
             [] if bare => return,
-            [] => std::slice::from_ref(&invented),
+            [] => std::slice::from_ref(&default_rank),
             ranks => ranks,
         };
         for rank in ranks {
@@ -43,8 +43,8 @@ impl Writer<'_> {
     fn rank(&mut self, gpu: &Gpu, rank: &GpuRank, links: &[Link]) {
         let mut attributes = Vec::new();
         attributes.extend(rank.dev.map(|dev| ("dev", dev.to_string())));
-        let says_sm = ["sm", "gcn"].iter().any(|name| find(&rank.extra, name).is_some());
-        if let (Some(sm), false) = (gpu.sm, says_sm) {
+        let has_sm = ["sm", "gcn"].iter().any(|name| find(&rank.extra, name).is_some());
+        if let (Some(sm), false) = (gpu.sm, has_sm) {
             attributes.push(("sm", sm.to_string()));
         }
         attributes.extend(rank.rank.map(|rank| ("rank", rank.to_string())));
@@ -62,7 +62,7 @@ impl Writer<'_> {
         self.markup.close("gpu");
     }
 
-    /// True for the links that stand in a `<gpu>`.
+    /// True for the links that are written inside a `<gpu>`.
     fn is_written(&self, link: &Link) -> bool {
         let target = self.fabric.device(link.target);
         let fits = match (self.fabric.spec(link).kind, &target.kind) {
@@ -71,18 +71,18 @@ impl Writer<'_> {
                 LinkKind::NvLink { .. } | LinkKind::Xgmi { .. },
                 DeviceKind::Numa(_) | DeviceKind::NvSwitch { .. },
             ) => true,
-            // The format finds a GPU by its bus id, on the host that names it.
+            // The format identifies a GPU by bus id, so only on the same host.
             (LinkKind::NvLink { .. } | LinkKind::Xgmi { .. }, DeviceKind::Gpu(_)) => {
                 target.host == self.fabric.device(link.source).host
             }
             _ => false,
         };
-        let has_word = match self.fabric.spec(link).kind {
+        let has_name = match self.fabric.spec(link).kind {
             LinkKind::NvLink { .. } => self.dialect == Dialect::Nccl,
             LinkKind::Xgmi { .. } => self.dialect == Dialect::Rccl,
             _ => true,
         };
-        fits && has_word && link.count > 0
+        fits && has_name && link.count > 0
     }
 
     fn gpu_link(&mut self, link: &Link) {
@@ -112,8 +112,8 @@ impl Writer<'_> {
     }
 }
 
-/// What NCCL and RCCL want to know of a GPU that no file has described yet.
-fn invented_extra(gpu: &Gpu) -> Vec<(Box<str>, Box<str>)> {
+/// The attributes that NCCL and RCCL need for a GPU that does not come from a file.
+fn default_extra(gpu: &Gpu) -> Vec<(Box<str>, Box<str>)> {
     let amd = gpu.model.filter(|model| model.vendor == Vendor::Amd);
     let mut extra: Vec<(Box<str>, Box<str>)> = Vec::new();
     if let Some(model) = amd {
@@ -123,10 +123,10 @@ fn invented_extra(gpu: &Gpu) -> Vec<(Box<str>, Box<str>)> {
             950 => ("gfx950".to_owned(), 256),
             other => (format!("gfx{other}"), 304),
         };
-        // RCCL's `sm` counts compute units; the numbers are of AMD's data sheets.
+        // In RCCL's files, `sm` is the number of compute units; the numbers are from AMD's data sheets.
         extra.push(("sm".into(), compute_units.to_string().into()));
         extra.push(("gcn".into(), gcn.into()));
-        // The flags of HIP's architecture that every RCCL file has for these GPUs.
+        // HIP's architecture flags, the same in every RCCL file for these GPUs.
         extra.push(("arch".into(), "38911".into()));
     }
     extra.push(("gdr".into(), "1".into()));

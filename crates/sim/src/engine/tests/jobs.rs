@@ -1,10 +1,10 @@
-//! Several jobs on one fabric, and what is seen of them.
+//! Several jobs on one fabric, and traces of their steps.
 
 use weftlink_fabric::LinkKind;
 
 use super::*;
 use crate::engine::wires::Resource;
-use crate::engine::{Conditions, Job, Mode, SimError, Spans, run_jobs, run_watched};
+use crate::engine::{Conditions, Job, Mode, SimError, Spans, run_jobs, run_traced};
 use weftlink_plan::{Layout, Partial};
 
 const START: Picoseconds = Picoseconds(0);
@@ -14,7 +14,7 @@ fn ring_of(ranks: u32) -> Partial {
 }
 
 fn job<'a>(plan: &'a Partial, gpus: Option<&'a [u32]>) -> Job<'a> {
-    Job { plan, gpus, load: Load { bytes: BYTES, tiles: 1 }, charges: &CHARGES, start: START }
+    Job { plan, gpus, load: Load { bytes: BYTES, tiles: 1 }, costs: &COSTS, start: START }
 }
 
 fn times(outcomes: &[Outcome]) -> Vec<f64> {
@@ -22,14 +22,14 @@ fn times(outcomes: &[Outcome]) -> Vec<f64> {
 }
 
 #[test]
-fn jobs_share_what_they_both_pass() {
+fn jobs_share_common_links() {
     let fabric = resolve("2x hgx-h100 + 1x ndr").unwrap();
     let paths = Paths::of(&fabric);
     let pair = ring_of(2);
     let (across, beside, inside): (&[u32], &[u32], &[u32]) = (&[0, 8], &[1, 9], &[2, 3]);
     let calm = Conditions::default();
     let alone = times(&run_jobs(&[job(&pair, Some(across))], &paths, &calm).unwrap())[0];
-    // One NIC a host: two jobs across take twice as long, one inside is not held up.
+    // With one NIC per host, two jobs between hosts take twice as long; a job inside a host is not affected.
     let both = run_jobs(&[job(&pair, Some(across)), job(&pair, Some(beside))], &paths, &calm).unwrap();
     assert!(
         times(&both).iter().all(|time| (time / alone - 2.0).abs() < 0.02),
@@ -38,7 +38,7 @@ fn jobs_share_what_they_both_pass() {
     );
     let apart = run_jobs(&[job(&pair, Some(across)), job(&pair, Some(inside))], &paths, &calm).unwrap();
     assert_eq!(apart[0].time.0 as f64, alone);
-    // One that starts when the other is done has the links to itself.
+    // A job that starts after the other has ended has the links to itself.
     let later = Job { start: Picoseconds(alone as u64), ..job(&pair, Some(beside)) };
     let after = run_jobs(&[job(&pair, Some(across)), later], &paths, &calm).unwrap();
     assert!(times(&after).iter().all(|time| (time / alone - 1.0).abs() < 0.001), "{:?}", times(&after));
@@ -50,9 +50,9 @@ fn jobs_share_what_they_both_pass() {
 }
 
 #[test]
-fn jobs_of_the_same_classes_share_by_classes() {
+fn jobs_with_the_same_classes_run_by_classes() {
     let fabric = resolve("4x hgx-h100 + 8x ndr").unwrap();
-    let (ground, paths) = (Ground::of(&fabric), Paths::of(&fabric));
+    let (ground, paths) = (Placement::of(&fabric), Paths::of(&fabric));
     let recipe = Algorithm::Ring.recipe(&Collective::AllReduce, ground.layout()).unwrap();
     let calm = Conditions::default();
     let [whole, classes] = [32, 8].map(|multiple| {
@@ -75,14 +75,14 @@ fn jobs_of_the_same_classes_share_by_classes() {
 }
 
 #[test]
-fn every_step_is_seen_once_and_in_order() {
+fn every_step_is_traced_once_and_in_order() {
     let fabric = resolve("hgx-h100").unwrap();
     let paths = Paths::of(&fabric);
     let plan = ring_of(8);
-    let mut spans = Spans::with_room_for(1000);
+    let mut spans = Spans::with_capacity(1000);
     let calm = Conditions::default();
-    let outcome = run_watched(&[job(&plan, None)], &paths, &calm, Some(&mut spans)).unwrap().remove(0);
-    assert_eq!((spans.list.len() as u64, spans.left_out), (outcome.steps, 0));
+    let outcome = run_traced(&[job(&plan, None)], &paths, &calm, Some(&mut spans)).unwrap().remove(0);
+    assert_eq!((spans.list.len() as u64, spans.dropped), (outcome.steps, 0));
     assert_eq!(spans.list.iter().map(|span| span.ended).max(), Some(outcome.time));
     for rank in 0..8 {
         let own: Vec<_> = spans.list.iter().filter(|span| span.rank == rank).collect();
@@ -93,7 +93,7 @@ fn every_step_is_seen_once_and_in_order() {
         assert!(own[1..].iter().all(|span| span.received_from == [(rank + 7) % 8]));
         assert!(own[..own.len() - 1].iter().all(|span| span.sent_to == [(rank + 1) % 8]));
     }
-    let mut few = Spans::with_room_for(10);
-    run_watched(&[job(&plan, None)], &paths, &calm, Some(&mut few)).unwrap();
-    assert_eq!((few.list.len() as u64, few.left_out), (10, outcome.steps - 10));
+    let mut few = Spans::with_capacity(10);
+    run_traced(&[job(&plan, None)], &paths, &calm, Some(&mut few)).unwrap();
+    assert_eq!((few.list.len() as u64, few.dropped), (10, outcome.steps - 10));
 }

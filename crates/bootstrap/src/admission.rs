@@ -1,0 +1,223 @@
+//! Rank 0's list of the others while they come.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use weftlink_membership::durations::{HELLO as HELLO_LIMIT, SEND as TELL_LIMIT};
+use weftlink_membership::{WAS_LOST, tree};
+
+use super::broken::PeerStatus;
+use super::channel::Channel;
+use super::deadline::Deadline;
+use super::error::{Ask, BootstrapError, Refusal};
+use super::group::Group;
+use super::monitor::Monitor;
+
+use super::message::{Contact, Hello, Member, Message, Slot};
+use super::reason::failed_event;
+use super::rendezvous::{Meeting, PURPOSE, Place};
+use super::slots::{await_children, in_place};
+use super::stall::Stall;
+use super::terms;
+
+/// A retrying stranger must not fill the memory.
+const NOTES_MAX: usize = 8;
+
+/// Rank 0's list of the others.
+pub(super) struct Admission<'a> {
+    meeting: &'a Meeting,
+    own: Contact,
+    terms: Vec<(String, String)>,
+    /// Of the ranks 1, 2, ..., in this order.
+    slots: Vec<Option<(Contact, Channel)>>,
+    /// Whom it turned away and why: often the reason why somebody seems missing.
+    turned_away: Vec<String>,
+    stall: Stall,
+}
+
+impl<'a> Admission<'a> {
+    pub(super) fn new(meeting: &'a Meeting, own: Contact, terms: Vec<(String, String)>) -> Admission<'a> {
+        let slots = (1..meeting.size).map(|_| None).collect();
+        let stall = Stall::new(0, meeting.purpose(), meeting.network.warn_after);
+        Admission { meeting, own, terms, slots, turned_away: Vec::new(), stall }
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        self.slots.iter().all(Option::is_some)
+    }
+
+    /// Who has not come.
+    pub(super) fn missing(&self) -> Vec<usize> {
+        let missing = |(index, slot): (usize, &Option<_>)| slot.is_none().then_some(index + 1);
+        self.slots.iter().enumerate().filter_map(missing).collect()
+    }
+
+    /// Warns, now and then, of ranks that are missing, and has those who came do the same.
+    pub(super) fn keep_waiting(&mut self) -> Result<(), BootstrapError> {
+        let missing: Vec<u32> = self.missing().into_iter().map(|rank| rank as u32).collect();
+        if self.stall.look(&missing) {
+            let waiting = Message::Waiting { number: 0, ranks: missing };
+            self.slots.iter().flatten().for_each(|(_, channel)| drop(channel.post(&waiting)));
+        }
+        Ok(())
+    }
+
+    /// Takes in whoever knows the secret, or turns it away and tells why.
+    pub(super) fn admit(&mut self, hello: Hello, channel: Channel) {
+        let tell = |channel: &Channel, message| channel.send(&message, None, Deadline::new(TELL_LIMIT));
+        match self.refusal(&hello) {
+            Some(reason) => {
+                if self.turned_away.len() < NOTES_MAX {
+                    let (rank, pid) = (hello.rank, hello.contact.pid);
+                    self.turned_away.push(format!("rank {rank} (pid {pid}): {reason}"));
+                }
+                let _ = tell(&channel, Message::Refused(reason));
+            }
+            None => {
+                if tell(&channel, Message::Accepted { pid: self.own.pid }).is_ok() {
+                    self.slots[hello.rank - 1] = Some((hello.contact, channel));
+                }
+            }
+        }
+    }
+
+    /// Tells those who came that the others did not.
+    pub(super) fn give_up(self, limit: Duration, notes: &[String]) -> BootstrapError {
+        let mut purpose = self.meeting.purpose();
+        let strangers = notes.iter().map(|note| format!("somebody: {note}"));
+        let turned_away: Vec<String> = self.turned_away.iter().cloned().chain(strangers).collect();
+        if !turned_away.is_empty() {
+            purpose = format!("{purpose}. Turned away meanwhile: {}", turned_away.join("; "));
+        }
+        let error = BootstrapError::Missing { ranks: self.missing(), purpose, limit };
+        if !mutant!("nobody-told-who-is-missing") {
+            send_to_all(self.slots.iter().flatten().map(|(_, channel)| channel), &error);
+        }
+        error
+    }
+
+    /// Tells everybody where its place is. The roster is complete.
+    pub(super) fn slot(self, monitor: &Monitor, group: u64) -> Result<Assigned<'a>, BootstrapError> {
+        let (others, channels): (Vec<Contact>, Vec<Channel>) = self.slots.into_iter().flatten().unzip();
+        let contacts: Vec<Contact> = std::iter::once(self.own).chain(others).collect();
+        let hosts = tree::number_hosts(&contacts, |one, other| one.host.is_same(&other.host));
+        // Ranks that found rank 0 by a path may find nobody else.
+        let parents = match self.meeting.place {
+            Place::Path(_) => tree::star(contacts.len()),
+            _ => tree::parents(&hosts),
+        };
+        let members =
+            contacts.into_iter().zip(hosts).map(|(contact, host)| Member { contact, host }).collect();
+        let assigned = Assigned { meeting: self.meeting, group, members, parents, channels };
+        for rank in 1..assigned.members.len() as u32 {
+            let parent = assigned.parents[rank as usize].unwrap_or(0);
+            let contact = &assigned.members[parent as usize].contact;
+            let here = assigned.is_child_here(rank);
+            let parent = (!here).then(|| (parent, contact.clone()));
+            let children = tree::children(&assigned.parents, rank);
+            let slot = Message::Slot(Box::new(Slot { group, parent, children }));
+            let told = assigned.channels[rank as usize - 1].send(&slot, None, Deadline::new(TELL_LIMIT));
+            if told.is_err() {
+                return Err(assigned.lost(monitor, rank));
+            }
+        }
+        Ok(assigned)
+    }
+
+    fn refusal(&self, hello: &Hello) -> Option<Refusal> {
+        let (rank, size) = (hello.rank, hello.size);
+        if let Some((name, theirs, ours)) = terms::difference(&hello.terms, &self.terms) {
+            return Some(Refusal::Terms { name, theirs, ours });
+        }
+        if size != self.meeting.size && !mutant!("sizes-not-compared") {
+            return Some(Refusal::Size { joiner: size, listener: self.meeting.size });
+        }
+        let Some(slot) = rank.checked_sub(1).and_then(|index| self.slots.get(index)) else {
+            return Some(Refusal::Rank { rank, size });
+        };
+        let taken =
+            slot.as_ref().filter(|(_, channel)| !channel.has_ended() && !mutant!("duplicates-admitted"));
+        taken.map(|(contact, _)| Refusal::Duplicate { rank, pid: contact.pid })
+    }
+}
+
+/// Everybody knows where to go.
+pub(super) struct Assigned<'a> {
+    meeting: &'a Meeting,
+    group: u64,
+    members: Vec<Member>,
+    parents: Vec<Option<u32>>,
+    /// To the ranks 1, 2, ..., until all are in place.
+    channels: Vec<Channel>,
+}
+
+impl Assigned<'_> {
+    /// Whether a rank is a child of rank 0 whose channel is the right kind already: a socket of this host for those on it.
+    fn is_child_here(&self, rank: u32) -> bool {
+        let (own, other) = (&self.members[0].contact, &self.members[rank as usize].contact);
+        let is_network = matches!(self.meeting.place, Place::Tcp { .. });
+        self.parents[rank as usize] == Some(0) && own.host.is_same(&other.host) != is_network
+    }
+
+    /// Rank 0's own place: waits until all are in theirs.
+    pub(super) fn take_place(
+        mut self,
+        monitor: &Monitor,
+        deadline: Deadline,
+    ) -> Result<Arc<Group>, BootstrapError> {
+        let ask = Ask { rank: 0, purpose: PURPOSE.to_owned(), bytes: 0 };
+        let warn_after = self.meeting.network.warn_after;
+        let mut stall = Stall::new(0, self.meeting.purpose(), warn_after);
+        let children = tree::children(&self.parents, 0);
+        let (here, coming): (Vec<u32>, Vec<u32>) =
+            children.into_iter().partition(|&rank| self.is_child_here(rank));
+        let all_are_there = |missing: &[u32]| match self.channels.iter().position(Channel::has_ended) {
+            Some(index) => Err(self.lost(monitor, index as u32 + 1)),
+            None => {
+                stall.look(missing);
+                Ok(())
+            }
+        };
+        let soon = deadline.sooner(HELLO_LIMIT / 2);
+        let mut links = Vec::new();
+        let come = await_children(monitor, self.group, &coming, &mut links, &ask, soon, all_are_there);
+        if let Err(error) = come {
+            send_to_all(&self.channels, &error);
+            // Those who are linked already listen there.
+            Group::new(self.group, 0, None, links).fail_for(&error);
+            return Err(error);
+        }
+        // From the back, so that the numbers of those before stay right.
+        for &rank in here.iter().rev() {
+            let channel = self.channels.remove(rank as usize - 1);
+            links.push(monitor.link(rank, channel));
+        }
+        let group = Group::new(self.group, 0, None, links);
+        group.set_warn_after(warn_after);
+        // Before anybody can die: who that is can be told then.
+        group.set_members(self.members.clone());
+        monitor.watch(&group);
+        in_place(&group, Some(self.members), &ask, deadline)
+            .inspect_err(|error| send_to_all(&self.channels, error))?;
+        Ok(group)
+    }
+
+    fn lost(&self, monitor: &Monitor, rank: u32) -> BootstrapError {
+        let contact = &self.members[rank as usize].contact;
+        let (pid, host) = (contact.pid, contact.host.to_string());
+        let rank = rank as usize;
+        let error = match monitor.inquire(contact) {
+            PeerStatus::Dead => BootstrapError::Died { rank, host, pid },
+            PeerStatus::Lost => BootstrapError::Lost { rank, host, pid, by: 0, what: WAS_LOST.to_owned() },
+        };
+        send_to_all(&self.channels, &error);
+        error
+    }
+}
+
+fn send_to_all<'a>(channels: impl IntoIterator<Item = &'a Channel>, error: &BootstrapError) {
+    let news = failed_event(0, error);
+    for channel in channels {
+        let _ = channel.send(&Message::Event(news.clone()), None, Deadline::new(TELL_LIMIT));
+    }
+}

@@ -1,0 +1,345 @@
+//! The monitor of a rank: it listens for connections of other ranks, and its thread watches the neighbours in every group.
+//!
+//! The *monitor thread* (`monitor/thread.rs`) polls everything at once. A new connection waits in [`super::pending`] until it has
+//! sent enough; then one of a few helper threads does the handshake, within a few seconds. A message from a neighbour goes to its group, and so does the
+//! end of a neighbour's connection or process. The thread watches processes where the kernel allows it (a pidfd), because
+//! a child that a neighbour forked may keep its connection open.
+//!
+//! Connections that prove to be of this job wait in a list until the rank takes them over. Others leave a note, for messages
+//! about ranks that are missing, and nothing else.
+
+mod dial;
+mod thread;
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::process::{PidfdFlags, pidfd_open};
+use weftlink_membership::durations::{ACCEPT_POLL, SEND};
+use weftlink_membership::regroup;
+use weftlink_shm::limits::{self, STACK_BYTES};
+use weftlink_shm::poll_hook;
+
+use super::address::{Listener, listen_abstract};
+use super::broken::{Broken, PeerStatus};
+use super::channel::{Channel, NAME_BYTES};
+use super::deadline::Deadline;
+use super::error::BootstrapError;
+use super::fork::ForkGuard;
+use super::group::{Group, Link};
+use super::host::Host;
+use super::message::{Contact, Introduction, Message};
+use super::peer::Peer;
+use super::pending::Limits;
+use super::secret::{Token, random_number};
+
+/// Groups that are remembered after this rank has left, abandoned or replaced them.
+const REMEMBERED_MAX: usize = 256;
+/// A retrying stranger must not fill the memory.
+const NOTES_MAX: usize = 8;
+
+/// A rank's listeners and its monitor thread.
+#[derive(Debug)]
+pub(super) struct Monitor {
+    inner: Arc<Inner>,
+    thread: Option<JoinHandle<()>>,
+    /// The process that started it. A forked child has no monitor thread and must not touch anything.
+    pid: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    token: Token,
+    host: Host,
+    /// The name of the socket for those on the same host. Whoever comes to an address finds by it whether this is who was meant.
+    name: [u8; NAME_BYTES],
+    /// Written to when something is to be watched that was not, or something waits to be written.
+    wake: Arc<OwnedFd>,
+    quit: AtomicBool,
+    limits: Limits,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    /// A child that was forked off must not seem to listen when this process has died.
+    listeners: Vec<(ForkGuard, Arc<Listener>)>,
+    pub(super) links: Vec<(Arc<Link>, Weak<Group>)>,
+    /// Groups that are watched, for those who come because somebody has left.
+    groups: Vec<Weak<Group>>,
+    arrivals: VecDeque<(Introduction, Channel)>,
+    /// Groups that this rank has left, the last ones, and after how many calls.
+    left: VecDeque<(u64, u32)>,
+    /// Groups whose trees this rank has abandoned while it regrouped.
+    abandoned: VecDeque<u64>,
+    /// The ranks that are left of each first group, by its number, once this rank has regrouped.
+    regrouped: VecDeque<(u64, Vec<u32>)>,
+    /// Eventfds of ranks that wait for connections.
+    wakes: Vec<Weak<OwnedFd>>,
+    helpers: usize,
+    notes: Vec<String>,
+}
+
+impl Monitor {
+    pub(super) fn new(token: &Token, host: Host) -> Result<Monitor, BootstrapError> {
+        let failed = |what: &'static str| move |error: io::Error| failed(what, &error);
+        let text = format!("weft-{:016x}{:016x}", random_number()?, random_number()?);
+        let mut name = [0; NAME_BYTES];
+        name.copy_from_slice(text.as_bytes());
+        let listener = Listener::Unix(listen_abstract(&name).map_err(failed("listen for the others"))?);
+        let listener = Arc::new(listener.with_room());
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let wake = wake.map_err(|error| failed("make an eventfd")(error.into()))?;
+        let inner = Arc::new(Inner {
+            token: token.clone(),
+            host,
+            name,
+            wake: Arc::new(wake),
+            quit: AtomicBool::new(false),
+            limits: Limits::of_this_process(),
+            state: Mutex::new(State { listeners: vec![noted(&listener)], ..State::default() }),
+            changed: Condvar::new(),
+        });
+        let monitor = Arc::clone(&inner);
+        let thread = std::thread::Builder::new().name("weft-monitor".to_owned()).stack_size(STACK_BYTES);
+        let thread = thread
+            .spawn(move || monitor.run())
+            .map_err(|error| BootstrapError::System { what: limits::no_thread(&error) })?;
+        Ok(Monitor { inner, thread: Some(thread), pid: std::process::id() })
+    }
+
+    /// Whether this process made it, and has not got it from one that forked it off.
+    pub(super) fn is_ours(&self) -> bool {
+        std::process::id() == self.pid
+    }
+
+    /// How others find this process.
+    pub(super) fn contact(&self, addresses: Vec<std::net::SocketAddr>) -> Contact {
+        let (host, name) = (self.inner.host.clone(), self.inner.name.to_vec());
+        Contact { pid: self.pid, host, name, addresses }
+    }
+
+    /// Hears whoever comes there, too.
+    pub(super) fn listen(&self, listener: Listener) -> Arc<Listener> {
+        let listener = Arc::new(listener.with_room());
+        self.inner.state().listeners.push(noted(&listener));
+        self.inner.wake();
+        listener
+    }
+
+    /// The same for TCP sockets at one port, which is returned.
+    pub(super) fn listen_tcp(&self, listeners: Vec<TcpListener>) -> Result<u16, BootstrapError> {
+        let mut port = 0;
+        for listener in listeners {
+            port = listener.local_addr().map_err(|error| failed("listen for the others", &error))?.port();
+            self.listen(Listener::Tcp(listener));
+        }
+        Ok(port)
+    }
+
+    pub(super) fn stop_listening(&self, listener: &Arc<Listener>) {
+        self.inner.state().listeners.retain(|(_, other)| !Arc::ptr_eq(listener, other));
+        self.inner.wake();
+    }
+
+    /// Watches over all links of a group.
+    pub(super) fn watch(&self, group: &Arc<Group>) {
+        self.inner.state().groups.push(Arc::downgrade(group));
+        group.links().iter().for_each(|link| self.inner.watch(link, group));
+        self.inner.wake();
+    }
+
+    /// Stops watching a group that this rank leaves after `calls` calls, and remembers it, for ranks that ask later.
+    pub(super) fn leave(&self, group: &Arc<Group>, calls: u32) {
+        remember(&mut self.inner.state().left, (group.id, calls));
+        self.unwatch(group);
+    }
+
+    /// Has the monitor thread carry out what groups want done.
+    pub(super) fn wake(&self) {
+        self.inner.wake();
+    }
+
+    /// No longer.
+    pub(super) fn unwatch(&self, group: &Arc<Group>) {
+        let gone = Arc::downgrade(group);
+        let mut state = self.inner.state();
+        state.links.retain(|(_, group)| !Weak::ptr_eq(group, &gone));
+        state.groups.retain(|group| !Weak::ptr_eq(group, &gone));
+        drop(state);
+        self.inner.wake();
+    }
+
+    /// Waits for somebody who comes for something. `over` tells why nobody will.
+    pub(super) fn expect<T>(
+        &self,
+        deadline: Deadline,
+        mut wanted: impl FnMut(&Introduction) -> Option<T>,
+        mut over: impl FnMut() -> Result<(), BootstrapError>,
+    ) -> Result<Option<(T, Channel)>, BootstrapError> {
+        let mut state = self.inner.state();
+        loop {
+            let mut found = None;
+            let position = state.arrivals.iter().position(|(introduction, _)| {
+                found = wanted(introduction);
+                found.is_some()
+            });
+            if let (Some(position), Some(found)) = (position, found) {
+                let arrived = state.arrivals.remove(position);
+                return Ok(arrived.map(|(_, channel)| (found, channel)));
+            }
+            let Some(left) = deadline.left() else { return Ok(None) };
+            drop(state);
+            poll_hook::poll();
+            over()?;
+            state = self.inner.state();
+            let waited = self.inner.changed.wait_timeout(state, left.min(ACCEPT_POLL));
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Takes over the accepted connections whose introductions match, in the order in which they came.
+    pub(super) fn arrivals(&self, matches: impl Fn(&Introduction) -> bool) -> Vec<(Introduction, Channel)> {
+        let mut state = self.inner.state();
+        let (taken, kept) = std::mem::take(&mut state.arrivals)
+            .into_iter()
+            .partition(|(introduction, _)| matches(introduction));
+        state.arrivals = kept;
+        taken.into()
+    }
+
+    /// Writes to an eventfd whenever a connection has been accepted, for as long as the eventfd is there.
+    pub(super) fn wake_on_arrival(&self, wake: &Arc<OwnedFd>) {
+        let mut state = self.inner.state();
+        state.wakes.retain(|wake| wake.strong_count() > 0);
+        state.wakes.push(Arc::downgrade(wake));
+    }
+
+    /// Closes connections of children in the tree of a group that this rank has abandoned.
+    pub(super) fn refuse_children(&self, group: u64) {
+        let mut state = self.inner.state();
+        remember(&mut state.abandoned, group);
+        state.arrivals.retain(|(introduction, _)| {
+            !matches!(introduction, Introduction::Link { group: theirs, .. } if *theirs == group)
+        });
+    }
+
+    /// Remembers which ranks of a lineage are left, and answers all others that come to regroup that they are excluded.
+    pub(super) fn regrouped(&self, lineage: u64, ranks: &[u32]) {
+        let mut state = self.inner.state();
+        state.regrouped.retain(|(other, _)| *other != lineage);
+        remember(&mut state.regrouped, (lineage, ranks.to_vec()));
+        drop(state);
+        let late = self.arrivals(|introduction| {
+            let Introduction::Regroup { lineage: theirs, hello } = introduction else { return false };
+            *theirs == lineage && !ranks.contains(&hello.from)
+        });
+        for (_, channel) in late {
+            exclude(&channel);
+        }
+    }
+
+    /// Goes to a rank and says what for.
+    pub(super) fn dial(
+        &self,
+        contact: &Contact,
+        introduction: &Introduction,
+        deadline: Deadline,
+    ) -> Result<Channel, Broken> {
+        self.inner.dial(contact, introduction, deadline)
+    }
+
+    /// What strangers wanted.
+    pub(super) fn notes(&self) -> Vec<String> {
+        self.inner.state().notes.clone()
+    }
+
+    /// A connection to a neighbour, with its process if that can be watched.
+    pub(super) fn link(&self, rank: u32, channel: Channel) -> Arc<Link> {
+        link(rank, channel)
+    }
+
+    /// What became of a rank whose connection has ended: its process has, too, or the two cannot reach each other any more.
+    pub(super) fn inquire(&self, contact: &Contact) -> PeerStatus {
+        self.inner.inquire(contact)
+    }
+}
+
+/// A connection to a neighbour, with its process if that can be watched.
+pub(super) fn link(rank: u32, channel: Channel) -> Arc<Link> {
+    // The kernel says who is at the other end, in our own numbers.
+    let peer = Peer::of(&channel);
+    let is_local = peer.is_some();
+    let pid = peer.and_then(|peer| peer.pid);
+    let other = pid.filter(|pid| pid.as_raw_nonzero().get() as u32 != std::process::id());
+    let process = other.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    Arc::new(Link { rank, channel, process, is_local, has_ended: AtomicBool::new(false) })
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        if !self.is_ours() {
+            // The thread did not come along.
+            std::mem::forget(thread);
+            return;
+        }
+        self.inner.quit.store(true, Ordering::Release);
+        self.inner.wake();
+        let _ = thread.join();
+    }
+}
+
+impl Inner {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn wake(&self) {
+        let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
+    }
+}
+
+impl State {
+    /// Whether somebody comes to regroup whom the others have excluded.
+    fn excludes(&self, introduction: &Introduction) -> bool {
+        let Introduction::Regroup { lineage, hello } = introduction else { return false };
+        let excludes = |(id, ranks): &(u64, Vec<u32>)| id == lineage && !ranks.contains(&hello.from);
+        self.regrouped.iter().any(excludes)
+    }
+
+    fn note(&mut self, what: String) {
+        tracing::trace!(target: "weft::meet", "somebody was turned away: {what}");
+        if self.notes.len() < NOTES_MAX && !self.notes.contains(&what) {
+            self.notes.push(what);
+        }
+    }
+}
+
+fn remember<T>(list: &mut VecDeque<T>, one: T) {
+    list.push_back(one);
+    if list.len() > REMEMBERED_MAX {
+        list.pop_front();
+    }
+}
+
+/// Answers a rank that comes to regroup after the others have.
+fn exclude(channel: &Channel) {
+    let abort = regroup::Message::Abort { group: None, why: regroup::Abort::Excluded };
+    let _ = channel.send(&Message::Regroup(abort), None, Deadline::new(SEND));
+}
+
+fn noted(listener: &Arc<Listener>) -> (ForkGuard, Arc<Listener>) {
+    (ForkGuard::new(&**listener), Arc::clone(listener))
+}
+
+fn failed(what: &str, error: &io::Error) -> BootstrapError {
+    BootstrapError::System { what: format!("cannot {what}: {error}") }
+}

@@ -1,0 +1,95 @@
+//! Splitting a group: all ranks announce which part they want, and each works out its new group without further agreement.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use weftlink_membership::durations::{HELLO as STEP_LIMIT, PROBE};
+use weftlink_membership::tree;
+
+use super::broken::{Broken, PeerStatus};
+use super::deadline::Deadline;
+use super::error::{Ask, BootstrapError};
+use super::group::Group;
+use super::message::{Contact, Introduction, Member};
+use super::monitor::Monitor;
+use super::slots::await_children;
+use super::waits::Watch;
+
+/// Connects this rank to its neighbours in the tree of a new group, whose members all ranks know. `elder` is the group that they
+/// are in, with their ranks there; `over` returns an error if the new group can no longer form.
+pub(super) fn form(
+    monitor: &Monitor,
+    id: u64,
+    rank: u32,
+    contacts: Vec<Contact>,
+    elder: (&Arc<Group>, &[u32]),
+    deadline: Deadline,
+    mut over: impl FnMut() -> Result<(), BootstrapError>,
+) -> Result<Arc<Group>, BootstrapError> {
+    let hosts = tree::number_hosts(&contacts, |one, other| one.host.is_same(&other.host));
+    let parents = tree::parents(&hosts);
+    let ask = Ask { rank: rank as usize, purpose: PURPOSE.to_owned(), bytes: 0 };
+    let parent = match parents[rank as usize] {
+        None => None,
+        Some(parent) => {
+            let contact = &contacts[parent as usize];
+            let link = Introduction::Link { group: id, from: rank };
+            let dialed = monitor.dial(contact, &link, deadline.or_within(STEP_LIMIT));
+            let channel = dialed.map_err(|broken| match broken {
+                Broken::Refused => contact.died(parent),
+                Broken::Ended if monitor.inquire(contact) == PeerStatus::Dead => contact.died(parent),
+                broken => broken.of((parent as usize, contact.pid), rank as usize, &ask.purpose, deadline),
+            })?;
+            Some(monitor.link(parent, channel))
+        }
+    };
+    // No rank watches a child that dies before it connects, so its parent probes it.
+    let mut probed = Instant::now();
+    let mut children = Vec::new();
+    let mut watch = Watch::new(elder.0, PURPOSE);
+    for child in tree::children(&parents, rank) {
+        let there = |_: &[u32]| {
+            over()?;
+            watch.look(&[elder.1[child as usize]]);
+            if probed.elapsed() >= PROBE {
+                probed = Instant::now();
+                let contact = &contacts[child as usize];
+                let dialed = monitor.dial(contact, &Introduction::Probe, Deadline::new(PROBE));
+                return match dialed {
+                    Err(Broken::Refused) => Err(contact.died(child)),
+                    _ => Ok(()),
+                };
+            }
+            Ok(())
+        };
+        if let Err(error) = await_children(monitor, id, &[child], &mut children, &ask, deadline, there) {
+            // Children that are connected, or about to be, must hear why; otherwise they would take this rank for dead.
+            let all = tree::children(&parents, rank);
+            let rest: Vec<u32> =
+                all.into_iter().filter(|rank| children.iter().all(|link| link.rank != *rank)).collect();
+            let now = Deadline::new(Duration::ZERO);
+            let _ = await_children(monitor, id, &rest, &mut children, &ask, now, |_| Ok(()));
+            Group::new(id, rank, parent, children).fail_for(&error);
+            return Err(error);
+        }
+    }
+    watch.over();
+    let group = Group::new(id, rank, parent, children);
+    group.set_elder(Some((Arc::downgrade(elder.0), elder.1.to_vec())));
+    let members = contacts.into_iter().zip(hosts).map(|(contact, host)| Member { contact, host }).collect();
+    group.set_members(members);
+    monitor.watch(&group);
+    match group.sweep(0, &ask, Vec::new(), deadline, None) {
+        Ok(_) => {
+            group.set_elder(None);
+            Ok(group)
+        }
+        Err(error) => {
+            group.fail_for(&error);
+            monitor.unwatch(&group);
+            Err(error)
+        }
+    }
+}
+
+const PURPOSE: &str = "a new group";

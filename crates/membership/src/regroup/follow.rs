@@ -1,0 +1,156 @@
+//! A follower's part, and what both parts do with messages.
+
+use std::time::Instant;
+
+use super::{Abort, Action, Connection, Error, Forming, Message, Phase, Regroup, Unreached};
+use crate::durations::{HELLO, INQUIRY};
+
+impl Regroup {
+    pub(super) fn dialed(
+        &mut self,
+        dialed: Result<Connection, Unreached>,
+        now: Instant,
+        actions: &mut Vec<Action>,
+    ) {
+        let Phase::Dialing { leader } = self.phase else {
+            if let Ok(connection) = dialed {
+                actions.push(Action::Close(connection));
+            }
+            return;
+        };
+        let unclear_since = self.unclear_since.take();
+        match dialed {
+            Ok(connection) => {
+                // The leader answers when it has heard from all, or when its deadline has passed.
+                let until = self.deadline.max(now) + HELLO;
+                self.phase = Phase::Following { leader, connection, until };
+            }
+            // A rank that is stopped is not passed over: the others may be waiting there already.
+            Err(Unreached::Silent) if now >= self.deadline => {
+                self.done(Err(Error::NoAnswer(leader)), actions);
+            }
+            Err(Unreached::Silent) => self.retry(now, actions),
+            Err(Unreached::Refused) => {
+                self.out.dead.insert(leader);
+                self.retry(now, actions);
+            }
+            Err(Unreached::Unclear) if unclear_since.is_none_or(|since| now < since + INQUIRY) => {
+                self.unclear_since = Some(unclear_since.unwrap_or(now));
+                self.retry(now, actions);
+            }
+            Err(Unreached::NoRoute | Unreached::Unclear) => {
+                self.out.unreachable.insert(leader);
+                self.retry(now, actions);
+            }
+        }
+    }
+
+    pub(super) fn linked(
+        &mut self,
+        group: u64,
+        linked: Result<(), Unreached>,
+        now: Instant,
+        actions: &mut Vec<Action>,
+    ) {
+        let Phase::Forming(forming) = &mut self.phase else { return };
+        if forming.view.group != group {
+            return;
+        }
+        match linked {
+            Ok(()) => forming.is_linked = true,
+            Err(unreached) => {
+                let parent = forming.view.parent(&self.hosts, self.rank);
+                if let (Some((_, connection)), Some(parent)) = (forming.leader, parent) {
+                    let is_dead = unreached == Unreached::Refused;
+                    actions.push(Action::Send(connection, Message::Failed { group, parent, is_dead }));
+                }
+                self.retry(now, actions);
+            }
+        }
+    }
+
+    pub(super) fn hear(
+        &mut self,
+        connection: Connection,
+        message: Message,
+        now: Instant,
+        actions: &mut Vec<Action>,
+    ) {
+        match message {
+            Message::Propose(view) => {
+                let Phase::Following { leader, connection: own, .. } = self.phase else { return };
+                let is_right = own == connection && view.ranks.contains(&self.rank) && view.is_sorted();
+                if !is_right {
+                    return;
+                }
+                actions.push(Action::Send(connection, Message::Forming { group: view.group }));
+                self.form(view, Some((leader, connection)), now, actions);
+            }
+            Message::Commit { group } => {
+                if let Phase::Forming(forming) = &self.phase
+                    && forming.view.group == group
+                    && forming.leader.is_some_and(|(_, own)| own == connection)
+                {
+                    let view = forming.view.clone();
+                    actions.push(Action::Close(connection));
+                    self.done(Ok(view), actions);
+                }
+            }
+            Message::Abort { group, why } => self.aborted(connection, group, why, now, actions),
+            Message::Forming { group } | Message::Ready { group } => {
+                let from = self.sender(connection);
+                if let Phase::Forming(forming) = &mut self.phase
+                    && let Some(from) = from.filter(|_| forming.view.group == group)
+                {
+                    forming.heard.insert(from);
+                    if matches!(message, Message::Ready { .. }) {
+                        forming.ready.insert(from);
+                    }
+                }
+            }
+            Message::Failed { group, parent, is_dead } => {
+                let from = self.sender(connection);
+                if let (Phase::Forming(forming), Some(from)) = (&self.phase, from)
+                    && forming.view.group == group
+                {
+                    let (lower, higher) = (from.min(parent), from.max(parent));
+                    match is_dead {
+                        true if parent != self.rank => drop(self.out.dead.insert(parent)),
+                        // Once it may have been a proposal that others gave up. Twice, the later of the two is out.
+                        false if !self.apart.insert((lower, higher)) => {
+                            self.out.unreachable.insert(higher);
+                        }
+                        _ => {}
+                    }
+                    self.abort(Abort::Retry, now, actions);
+                }
+            }
+        }
+    }
+
+    pub(super) fn aborted(
+        &mut self,
+        connection: Connection,
+        group: Option<u64>,
+        why: Abort,
+        now: Instant,
+        actions: &mut Vec<Action>,
+    ) {
+        let own = match &self.phase {
+            Phase::Following { connection, .. } => Some(*connection),
+            Phase::Forming(Forming { leader: Some((_, connection)), .. }) => Some(*connection),
+            _ => None,
+        };
+        if own != Some(connection) {
+            return;
+        }
+        // The leader has not committed that group and never will.
+        let current = self.view().group;
+        self.views.retain(|view| Some(view.group) != group || view.group == current);
+        match why {
+            Abort::Retry => self.retry(now, actions),
+            Abort::Minority { here, others } => self.done(Err(Error::Minority { here, others }), actions),
+            Abort::Excluded => self.done(Err(Error::Excluded), actions),
+        }
+    }
+}

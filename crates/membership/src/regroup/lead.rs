@@ -1,0 +1,155 @@
+//! The leader's part.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use super::{Abort, Action, Connection, Error, Forming, Hello, Message, Phase, Regroup, View};
+use crate::durations::{MINORITY, PROBE, REGROUP_RETRY_MAX};
+use crate::quorum::may_continue;
+
+impl Regroup {
+    pub(super) fn arrive(
+        &mut self,
+        connection: Connection,
+        hello: Hello,
+        now: Instant,
+        actions: &mut Vec<Action>,
+    ) {
+        if !self.view().ranks.contains(&hello.from) {
+            let why = Abort::Excluded;
+            actions.push(Action::Send(connection, Message::Abort { group: None, why }));
+            actions.push(Action::Close(connection));
+            return;
+        }
+        let dead = hello.dead.iter().copied().filter(|rank| *rank != self.rank);
+        self.out.dead.extend(dead);
+        // A rank that came is there, whatever was known of it.
+        self.out.unreachable.remove(&hello.from);
+        let from = hello.from;
+        if let Some((old, _)) = self.arrived.insert(from, (connection, hello)) {
+            actions.push(Action::Close(old));
+            // It gave the proposal up and came again.
+            if let Phase::Forming(Forming { leader: None, view, .. }) = &self.phase
+                && view.ranks.contains(&from)
+            {
+                self.abort(Abort::Retry, now, actions);
+            }
+        }
+    }
+
+    pub(super) fn closed(&mut self, connection: Connection, now: Instant, actions: &mut Vec<Action>) {
+        let from = self.arrived.iter().find(|(_, (other, _))| *other == connection).map(|(rank, _)| *rank);
+        if let Some(from) = from {
+            self.arrived.remove(&from);
+            if let Phase::Forming(Forming { leader: None, view, .. }) = &self.phase
+                && view.ranks.contains(&from)
+            {
+                // Whether it is dead is found out when it does not come again.
+                self.abort(Abort::Retry, now, actions);
+            }
+            return;
+        }
+        match &self.phase {
+            Phase::Following { connection: own, .. } if *own == connection => self.retry(now, actions),
+            Phase::Forming(Forming { leader: Some((_, own)), .. }) if *own == connection => {
+                self.retry(now, actions);
+            }
+            _ => {}
+        }
+    }
+
+    /// The follower at the other end of a connection.
+    pub(super) fn sender(&self, connection: Connection) -> Option<u32> {
+        self.arrived.iter().find(|(_, (other, _))| *other == connection).map(|(rank, _)| *rank)
+    }
+
+    /// The ranks that have not come and are not out.
+    pub(super) fn missing(&self) -> Vec<u32> {
+        let is_missing =
+            |rank: &u32| *rank != self.rank && !self.out.has(*rank) && !self.arrived.contains_key(rank);
+        self.view().ranks.iter().copied().filter(is_missing).collect()
+    }
+
+    /// The ranks of the group that are not here and may live.
+    pub(super) fn others(&self, here: &[u32]) -> Vec<u32> {
+        let is_other = |rank: &u32| !here.contains(rank) && !self.out.dead.contains(rank);
+        self.view().ranks.iter().copied().filter(is_other).collect()
+    }
+
+    /// Proposes a group once all have come that may, or when it is too late for the rest.
+    pub(super) fn gather(&mut self, now: Instant, actions: &mut Vec<Action>) {
+        if !self.missing().is_empty() && now < self.gather_until {
+            return;
+        }
+        let hellos = self.arrived.values().map(|(_, hello)| hello);
+        let newest = hellos
+            .clone()
+            .filter_map(|hello| hello.views.first())
+            .chain(self.views.first())
+            .max_by_key(|view| view.epoch);
+        let allowed: BTreeSet<u32> = newest.into_iter().flat_map(|view| view.ranks.iter().copied()).collect();
+        let here: BTreeSet<u32> =
+            self.arrived.keys().copied().chain([self.rank]).filter(|rank| allowed.contains(rank)).collect();
+        let views: BTreeSet<&View> = hellos.flat_map(|hello| &hello.views).chain(&self.views).collect();
+        let has_quorum = views.iter().all(|view| may_continue(&view.ranks, &here, &self.out.dead));
+        let epoch = views.iter().map(|view| view.epoch).max().unwrap_or_default() + 1;
+        let here: Vec<u32> = here.into_iter().collect();
+        if !has_quorum {
+            let since = *self.minority_since.get_or_insert(now);
+            if now >= self.deadline || now >= since + MINORITY {
+                let others = self.others(&here);
+                let why = Abort::Minority { here: here.clone(), others: others.clone() };
+                self.dismiss(None, &why, actions);
+                return self.done(Err(Error::Minority { here, others }), actions);
+            }
+            // The others may only have been slow to answer.
+            self.out.unreachable.clear();
+            self.there.clear();
+            self.dismiss(None, &Abort::Retry, actions);
+            return self.retry(now, actions);
+        }
+        self.random = mix(self.random ^ u64::from(self.rank));
+        let view = View { epoch, group: self.random, ranks: here };
+        // Followers that may not be in the new group hear that, so that they do not wait for it.
+        let excluded: Vec<u32> =
+            self.arrived.keys().copied().filter(|rank| !view.ranks.contains(rank)).collect();
+        for rank in excluded {
+            if let Some((connection, _)) = self.arrived.remove(&rank) {
+                let why = Abort::Excluded;
+                actions.push(Action::Send(connection, Message::Abort { group: None, why }));
+                actions.push(Action::Close(connection));
+            }
+        }
+        let propose =
+            |(connection, _): &(Connection, Hello)| Action::Send(*connection, Message::Propose(view.clone()));
+        actions.extend(self.arrived.values().map(propose));
+        self.form(view, None, now, actions);
+    }
+
+    /// The leader gives its proposal up.
+    pub(super) fn abort(&mut self, why: Abort, now: Instant, actions: &mut Vec<Action>) {
+        let group = match &self.phase {
+            Phase::Forming(forming) => Some(forming.view.group),
+            _ => None,
+        };
+        self.dismiss(group, &why, actions);
+        // They need a moment to come again, even if the deadline has passed.
+        self.gather_until = self.gather_until.max(now + PROBE + REGROUP_RETRY_MAX);
+        self.retry(now, actions);
+    }
+
+    /// Tells all followers why it did not come about, and closes their connections.
+    pub(super) fn dismiss(&mut self, group: Option<u64>, why: &Abort, actions: &mut Vec<Action>) {
+        for (connection, _) in std::mem::take(&mut self.arrived).into_values() {
+            actions.push(Action::Send(connection, Message::Abort { group, why: why.clone() }));
+            actions.push(Action::Close(connection));
+        }
+    }
+}
+
+fn mix(number: u64) -> u64 {
+    let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ number >> 31
+}

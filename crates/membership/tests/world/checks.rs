@@ -1,0 +1,88 @@
+//! What must hold.
+
+use super::{Failure, Life, World, place_of};
+use weftlink_membership::Event;
+use weftlink_membership::durations::HELLO;
+use weftlink_membership::regroup::View;
+
+impl World {
+    /// No two groups of which all living ranks are in.
+    pub(super) fn check_split(&self) -> Result<(), String> {
+        let lives = |rank: &&u32| matches!(self.nodes[**rank as usize].life, Life::Runs | Life::Stopped);
+        let operates = |view: &View| {
+            let mut living = view.ranks.iter().filter(lives).peekable();
+            living.peek().is_some() && living.all(|rank| self.nodes[*rank as usize].view.group == view.group)
+        };
+        let operating: Vec<&View> = self.epochs.iter().filter(|view| operates(view)).collect();
+        match operating.len() {
+            0 | 1 => Ok(()),
+            _ => Err(format!("more than one group continues: {operating:?}")),
+        }
+    }
+
+    /// What must hold when nothing happens any more.
+    pub(super) fn check_end(&self) -> Result<(), String> {
+        let runs: Vec<u32> = (0..self.nodes.len() as u32)
+            .filter(|rank| self.nodes[*rank as usize].life == Life::Runs)
+            .collect();
+        if let Some(rank) = runs.iter().find(|rank| self.nodes[**rank as usize].regroup.is_some()) {
+            let regroup = &self.nodes[*rank as usize].regroup;
+            return Err(format!("rank {rank} regroups for ever: {regroup:?}"));
+        }
+        if self.outcome.slowest_regroup > 8 * HELLO {
+            let late = self.outcome.slowest_regroup;
+            return Err(format!("a rank regrouped until {late:?} after its deadline"));
+        }
+        if !self.had_cut {
+            self.check_together(&runs)?;
+        }
+        Ok(())
+    }
+
+    /// The cause that a rank reports is something that went wrong, not what came of it.
+    pub(super) fn check_cause(
+        &self,
+        rank: u32,
+        cause: &Event<Failure>,
+        roots: &[Event<Failure>],
+    ) -> Result<(), String> {
+        let is_same = |root: &Event<Failure>| match (root, cause) {
+            (Event::Lost { rank: one, by, .. }, Event::Lost { rank: other, by: noticed, .. }) => {
+                one == other && by == noticed
+            }
+            // Whether a rank beyond a broken network is dead cannot be known.
+            (Event::Died { rank: one }, Event::Lost { rank: other, .. }) => self.had_cut && one == other,
+            (root, cause) => root == cause,
+        };
+        match roots.iter().any(is_same) {
+            true => Ok(()),
+            false => Err(format!("rank {rank} reports {cause:?}, but what went wrong is {roots:?}")),
+        }
+    }
+
+    /// Where the network holds, all ranks that run are in one group and know the same of it.
+    pub(super) fn check_together(&self, runs: &[u32]) -> Result<(), String> {
+        for &rank in runs {
+            let node = &self.nodes[rank as usize];
+            let elsewhere = |other: &&u32| {
+                let other = &self.nodes[**other as usize];
+                other.life == Life::Runs && other.view.group != node.view.group
+            };
+            // A rank that was stopped while the others continued knows at least that they are gone.
+            let is_known = |other: &u32| node.group.is_gone(place_of(&node.view, *other));
+            if let Some(other) = node.view.ranks.iter().filter(elsewhere).find(|other| !is_known(other)) {
+                let theirs = &self.nodes[*other as usize].view;
+                return Err(format!("rank {rank} is in {:?}, rank {other} in {theirs:?}", node.view));
+            }
+        }
+        let newest = runs.iter().map(|rank| self.nodes[*rank as usize].view.epoch).max();
+        let is_newest = |rank: &&u32| Some(self.nodes[**rank as usize].view.epoch) == newest;
+        let runs: Vec<u32> = runs.iter().filter(is_newest).copied().collect();
+        let failed: Vec<u32> =
+            runs.iter().copied().filter(|rank| self.nodes[*rank as usize].group.cause().is_some()).collect();
+        match failed.is_empty() || runs.iter().all(|rank| failed.contains(rank)) {
+            true => Ok(()),
+            false => Err(format!("of {runs:?} only {failed:?} know that the group failed")),
+        }
+    }
+}

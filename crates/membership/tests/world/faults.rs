@@ -1,0 +1,157 @@
+//! Faults: how they begin, and what ends with a process or a connection.
+
+use super::{Failure, Fault, GroupId, Happens, Life, World, place_of};
+use weftlink_membership::regroup::{self, View};
+use weftlink_membership::{Event, Input};
+
+impl World {
+    pub(super) fn begin(&mut self, fault: Fault) -> Result<(), String> {
+        match fault {
+            Fault::Kill(rank) => {
+                let node = &mut self.nodes[rank as usize];
+                if matches!(node.life, Life::Dead | Life::Gone) {
+                    return Ok(());
+                }
+                node.life = Life::Dead;
+                self.end(rank);
+                Ok(())
+            }
+            Fault::Leave(rank) => {
+                // A rank that has failed, or regroups, does not leave in good order.
+                let node = &self.nodes[rank as usize];
+                match node.has_failed || node.group.cause().is_some() {
+                    true => Ok(()),
+                    false => self.leave(rank),
+                }
+            }
+            Fault::Abort(rank) => {
+                let (view, place) = (self.nodes[rank as usize].view.clone(), self.place(rank));
+                if self.nodes[rank as usize].group.cause().is_some() {
+                    return Ok(());
+                }
+                let event = Event::Failed { rank: place, reason: 1, culprit: place, error: rank };
+                self.root(view.group, event.clone());
+                self.group_input(rank, view.group, Input::Raise(event))
+            }
+            Fault::Stop(rank, time) => {
+                if self.nodes[rank as usize].life == Life::Runs {
+                    self.nodes[rank as usize].life = Life::Stopped;
+                    self.at(self.now + time, Happens::Resume(rank));
+                }
+                Ok(())
+            }
+            Fault::CutAtCommit(..) | Fault::KillAtCommit => {
+                self.at_commit.push(fault);
+                Ok(())
+            }
+            Fault::Cut(host, time) => {
+                self.had_cut = true;
+                self.cuts.insert(host);
+                self.at(self.now + time, Happens::Heal(host));
+                let cut: Vec<(GroupId, u32, u32)> =
+                    self.links.keys().copied().filter(|(_, from, to)| self.is_cut(*from, *to)).collect();
+                for (group, from, to) in cut {
+                    self.links.remove(&(group, from, to));
+                    self.notice_end(group, from, to);
+                }
+                let cut: Vec<u64> = self
+                    .stars
+                    .iter()
+                    .filter(|(_, star)| star.is_open && self.is_cut(star.ends[0], star.ends[1]))
+                    .map(|(id, _)| *id)
+                    .collect();
+                for connection in cut {
+                    self.close_star(connection, None);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn root(&mut self, group: GroupId, event: Event<Failure>) {
+        self.roots.entry(group).or_default().push(event);
+    }
+
+    pub(super) fn place(&self, rank: u32) -> u32 {
+        place_of(&self.nodes[rank as usize].view, rank)
+    }
+
+    /// One end of a tree connection notices that it failed, some time later.
+    pub(super) fn notice_end(&mut self, group: GroupId, from: u32, to: u32) {
+        let Some(view) = self.view_of(group) else { return };
+        let (other, is_watched) =
+            (place_of(&view, from), self.hosts[from as usize] == self.hosts[to as usize]);
+        if !self.killed.contains(&from) {
+            let event = Event::Lost { rank: other, by: place_of(&view, to), what: String::new() };
+            self.root(group, event);
+        }
+        self.after_delay(Happens::Group(to, group, Input::Disconnected { rank: other, is_watched }));
+    }
+
+    pub(super) fn view_of(&self, group: GroupId) -> Option<View> {
+        self.epochs.iter().find(|view| view.group == group).cloned()
+    }
+
+    /// A process ends that others count on.
+    pub(super) fn end(&mut self, rank: u32) {
+        self.killed.insert(rank);
+        self.end_everywhere(rank);
+        self.close_all(rank, true);
+    }
+
+    /// From now on a rank that reports this one as dead is right.
+    pub(super) fn end_everywhere(&mut self, rank: u32) {
+        for view in self.epochs.clone().iter().filter(|view| view.ranks.contains(&rank)) {
+            self.root(view.group, Event::Died { rank: place_of(view, rank) });
+        }
+    }
+
+    /// A process ends: its connections do, and neighbours on its host see the process end.
+    pub(super) fn close_all(&mut self, rank: u32, is_death: bool) {
+        self.ended.insert(rank, self.now);
+        let ended: Vec<(GroupId, u32, u32)> =
+            self.links.keys().copied().filter(|(_, from, to)| *from == rank || *to == rank).collect();
+        for (group, from, to) in ended {
+            // What was sent before arrives first.
+            let last = self.links.remove(&(group, from, to));
+            if from != rank {
+                continue;
+            }
+            let Some(view) = self.view_of(group) else { continue };
+            let place = place_of(&view, rank);
+            let is_watched = self.hosts[from as usize] == self.hosts[to as usize];
+            let delay = self.random.delay();
+            let when = (self.now + delay).max(last.unwrap_or(self.now));
+            self.at(when, Happens::Group(to, group, Input::Disconnected { rank: place, is_watched }));
+            if is_watched && is_death {
+                // The kernel reports it within the time that an inquiry takes, unless nobody runs there. The driver reads what
+                // was sent before.
+                let when = (self.now + self.random.delay()).max(last.unwrap_or(self.now));
+                self.at(when, Happens::Group(to, group, Input::Exited(place)));
+            }
+        }
+        let stars: Vec<u64> =
+            self.stars.iter().filter(|(_, star)| star.ends.contains(&rank)).map(|(id, _)| *id).collect();
+        for connection in stars {
+            self.close_star(connection, Some(rank));
+        }
+    }
+
+    /// Ends a connection to a leader; the end that closed it does not hear of that.
+    pub(super) fn close_star(&mut self, connection: u64, by: Option<u32>) {
+        let Some(star) = self.stars.get_mut(&connection) else { return };
+        if !std::mem::replace(&mut star.is_open, false) {
+            return;
+        }
+        let (ends, attempts, last) = (star.ends, star.attempts, star.last);
+        for end in [0, 1] {
+            if Some(ends[end]) != by {
+                let delay = self.random.delay();
+                let when = (self.now + delay).max(last[end]);
+                let input = regroup::Input::Closed(connection);
+                self.at(when, Happens::Regroup(ends[end], attempts[end], input));
+                self.nodes[ends[end] as usize].arrivals.retain(|(other, _)| *other != connection);
+            }
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Drives the group machines: events along the tree, departures, probes and connections.
+
+use std::time::Duration;
+
+use super::{Failure, GroupId, Happens, Life, World, place_of};
+use weftlink_membership::durations::{HELLO, PROBE, REPARENT};
+use weftlink_membership::regroup::Unreached;
+use weftlink_membership::{Action, Event, Input, Probe};
+
+impl World {
+    pub(super) fn leave(&mut self, rank: u32) -> Result<(), String> {
+        let node = &mut self.nodes[rank as usize];
+        if std::mem::replace(&mut node.is_leaving, true) {
+            return Ok(());
+        }
+        let group = node.view.group;
+        self.group_input(rank, group, Input::Leave { calls: 0 })
+    }
+
+    /// A rank that left ends. Unless its departure was confirmed, ranks that stay may take it for dead.
+    pub(super) fn departed(&mut self, rank: u32, is_confirmed: bool) {
+        self.outcome.confirmed += usize::from(is_confirmed);
+        if !is_confirmed {
+            self.end_everywhere(rank);
+        }
+        self.nodes[rank as usize].life = Life::Gone;
+        self.close_all(rank, false);
+    }
+
+    pub(super) fn group_input(
+        &mut self,
+        rank: u32,
+        group: GroupId,
+        input: Input<Failure>,
+    ) -> Result<(), String> {
+        let node = &mut self.nodes[rank as usize];
+        if node.view.group != group {
+            // It may not have heard yet that the group stands.
+            if node.regroup.is_some() {
+                node.early.entry(group).or_default().push(input);
+            }
+            return Ok(());
+        }
+        let actions = node.group.handle(input, self.now);
+        for action in actions {
+            self.act(rank, group, action)?;
+        }
+        self.schedule_wake(rank);
+        self.tell_known(rank)?;
+        let node = &mut self.nodes[rank as usize];
+        let goes_on = node.life == Life::Runs && !node.is_leaving;
+        if node.group.cause().is_some() && !node.has_failed && goes_on {
+            node.has_failed = true;
+            let cause = node.group.cause().cloned();
+            let roots = self.roots.get(&group).map_or(&[][..], Vec::as_slice);
+            cause.map_or(Ok(()), |cause| self.check_cause(rank, &cause, roots))?;
+            let delay = self.random.delay();
+            self.at(self.now + delay, Happens::Shrink(rank, group));
+        }
+        Ok(())
+    }
+
+    pub(super) fn act(&mut self, rank: u32, group: GroupId, action: Action<Failure>) -> Result<(), String> {
+        let view = self.nodes[rank as usize].view.clone();
+        let of = |place: u32| view.ranks[place as usize];
+        match action {
+            Action::Send { to, event } => {
+                let (to, from) = (of(to), place_of(&view, rank));
+                let delay = self.random.delay();
+                if let Some(last) = self.links.get_mut(&(group, rank, to)) {
+                    *last = (self.now + delay).max(*last);
+                    let when = *last;
+                    self.at(when, Happens::Group(to, group, Input::Heard { from, event }));
+                }
+            }
+            Action::Deliver(Event::Died { rank: place }) => {
+                self.outcome.deaths_heard += 1;
+                if matches!(self.nodes[of(place) as usize].life, Life::Runs | Life::Stopped) {
+                    return Err(format!("rank {rank} takes rank {} for dead, which lives", of(place)));
+                }
+            }
+            Action::Deliver(_) => {}
+            Action::Probe(place) => {
+                let (outcome, time) = self.probe(rank, of(place));
+                self.at(self.now + time, Happens::Group(rank, group, Input::Probed(place, outcome)));
+            }
+            Action::Reparent(place) => {
+                let (to, own) = (of(place), place_of(&view, rank));
+                match self.nodes[to as usize].life {
+                    Life::Runs if !self.is_cut(rank, to) => {
+                        self.after_delay(Happens::Orphan(to, group, rank, own));
+                    }
+                    _ => self.not_reparented(group, rank, to, None),
+                }
+            }
+            Action::Close(place) => {
+                let to = of(place);
+                let last = self.links.remove(&(group, rank, to)).unwrap_or(self.now);
+                self.links.remove(&(group, to, rank));
+                let is_watched = self.hosts[rank as usize] == self.hosts[to as usize];
+                let input = Input::Disconnected { rank: place_of(&view, rank), is_watched };
+                self.at(last, Happens::Group(to, group, input));
+            }
+            Action::Confirm(place) => {
+                let (to, from) = (of(place), place_of(&view, rank));
+                let delay = self.random.delay();
+                if let Some(last) = self.links.get_mut(&(group, rank, to)) {
+                    *last = (self.now + delay).max(*last);
+                    let when = *last;
+                    self.at(when, Happens::Group(to, group, Input::Confirmed(from)));
+                }
+            }
+            Action::Departed { is_confirmed } => self.departed(rank, is_confirmed),
+        }
+        Ok(())
+    }
+
+    /// A rank whose parent left comes to another, which takes it in or answers that it is not in the group.
+    pub(super) fn take_in(
+        &mut self,
+        rank: u32,
+        group: GroupId,
+        orphan: u32,
+        place: u32,
+    ) -> Result<(), String> {
+        let node = &self.nodes[rank as usize];
+        // The orphan has ended, or given up, if this rank was stopped for long.
+        if self.nodes[orphan as usize].life != Life::Runs || self.nodes[orphan as usize].view.group != group {
+            return Ok(());
+        }
+        if node.view.group != group || self.is_cut(rank, orphan) {
+            self.not_reparented(group, orphan, rank, Some(0));
+            return Ok(());
+        }
+        let own = place_of(&node.view, rank);
+        for pair in [(group, rank, orphan), (group, orphan, rank)] {
+            self.links.insert(pair, self.now);
+        }
+        let delay = self.random.delay();
+        self.links.insert((group, rank, orphan), self.now + delay);
+        self.at(self.now + delay, Happens::Group(orphan, group, Input::Connected(own)));
+        self.group_input(rank, group, Input::Connected(place))
+    }
+
+    pub(super) fn not_reparented(&mut self, group: GroupId, orphan: u32, to: u32, left_after: Option<u32>) {
+        let Some(view) = self.view_of(group) else { return };
+        let life = self.nodes[to as usize].life;
+        let why = match life {
+            _ if self.is_cut(orphan, to) => Probe::Silent,
+            Life::Runs => Probe::Answered,
+            Life::Stopped => Probe::Silent,
+            Life::Dead | Life::Gone => Probe::Refused,
+        };
+        let left_after = left_after.filter(|_| why == Probe::Answered);
+        let limit = if why == Probe::Silent { REPARENT } else { Duration::ZERO };
+        let delay = self.random.delay() + limit;
+        let input = Input::NotReparented { rank: place_of(&view, to), why, left_after };
+        self.at(self.now + delay, Happens::Group(orphan, group, input));
+    }
+
+    /// What a probe finds, and after which time.
+    pub(super) fn probe(&mut self, from: u32, to: u32) -> (Probe, Duration) {
+        let delay = self.random.delay();
+        if self.is_cut(from, to) {
+            return (Probe::Silent, PROBE);
+        }
+        match self.nodes[to as usize].life {
+            Life::Runs if delay < PROBE => (Probe::Answered, delay),
+            Life::Runs | Life::Stopped => (Probe::Silent, PROBE),
+            // A process that has just ended may still have a socket.
+            Life::Dead | Life::Gone if self.has_just_ended(to) => (Probe::Unclear, delay.min(PROBE / 8)),
+            Life::Dead | Life::Gone => (Probe::Refused, delay),
+        }
+    }
+
+    pub(super) fn has_just_ended(&self, rank: u32) -> bool {
+        self.ended.get(&rank).is_some_and(|when| self.now < *when + Duration::from_millis(20))
+    }
+
+    pub(super) fn dial(&mut self, from: u32, to: u32) -> (Result<(), Unreached>, Duration) {
+        let delay = self.random.delay();
+        if self.is_cut(from, to) {
+            let limit = if self.random.one_in(2) { HELLO } else { delay };
+            return (Err(Unreached::NoRoute), limit);
+        }
+        match self.nodes[to as usize].life {
+            Life::Runs => (Ok(()), delay),
+            Life::Stopped => (Err(Unreached::Silent), HELLO),
+            Life::Dead | Life::Gone if self.has_just_ended(to) => (Err(Unreached::Unclear), delay),
+            Life::Dead | Life::Gone => (Err(Unreached::Refused), delay),
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! Drives the regrouping machines. Where `World::blocks` is set, a rank carries out one action at a time.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::{Blocked, Fault, GroupId, Happens, Life, Node, Star, World, place_of};
+use weftlink_membership::regroup::{self, Regroup, View};
+use weftlink_membership::{Event, Input};
+
+impl World {
+    /// A rank that does not regroup, or no longer does, answers one that comes too late.
+    pub(super) fn exclude(&mut self, rank: u32, connection: u64) {
+        let Some(star) = self.stars.get(&connection).filter(|star| star.is_open) else { return };
+        let (to, attempt, when) = (star.ends[0], star.attempts[0], self.now + Duration::from_millis(1));
+        let why = regroup::Message::Abort { group: None, why: regroup::Abort::Excluded };
+        self.at(
+            when.max(star.last[0]),
+            Happens::Regroup(to, attempt, regroup::Input::Message(connection, why)),
+        );
+        self.close_star(connection, Some(rank));
+    }
+
+    pub(super) fn shrink(&mut self, rank: u32, group: GroupId) -> Result<(), String> {
+        let random = self.random.next();
+        let node = &mut self.nodes[rank as usize];
+        if node.view.group != group || node.regroup.is_some() {
+            return Ok(());
+        }
+        let deadline = self.now + self.patience;
+        node.attempt += 1;
+        (node.blocked, node.known) = (None, None);
+        node.regroup_deadline = deadline;
+        node.regroup =
+            Some(Regroup::new(rank, vec![node.view.clone()], self.hosts.clone(), deadline, random));
+        self.tell_known(rank)?;
+        for (connection, hello) in std::mem::take(&mut self.nodes[rank as usize].arrivals) {
+            self.regroup_input(rank, regroup::Input::Arrived(connection, hello))?;
+        }
+        Ok(())
+    }
+
+    /// Gives the regrouping machine what the group knows, if that has changed.
+    pub(super) fn tell_known(&mut self, rank: u32) -> Result<(), String> {
+        let node = &self.nodes[rank as usize];
+        if node.regroup.is_none() {
+            return Ok(());
+        }
+        let of = |place: &u32| node.view.ranks[*place as usize];
+        let dead: BTreeSet<u32> = node.group.dead().iter().map(of).collect();
+        let own = place_of(&node.view, rank);
+        let cut_off: BTreeSet<u32> =
+            node.group.lost().iter().filter(|(_, by)| *by == own).map(|(place, _)| of(place)).collect();
+        let known = Some((dead.clone(), cut_off.clone()));
+        if node.known == known {
+            return Ok(());
+        }
+        self.nodes[rank as usize].known = known;
+        self.regroup_input(rank, regroup::Input::Known { dead, cut_off })
+    }
+
+    /// Gives the regrouping machine the children that have connected, if it awaits them.
+    pub(super) fn accept_children(&mut self, rank: u32) -> Result<(), String> {
+        let node = &mut self.nodes[rank as usize];
+        if node.blocked.is_some() {
+            return Ok(());
+        }
+        let Some(group) = node.regroup.as_ref().and_then(Regroup::forming).map(|view| view.group) else {
+            return Ok(());
+        };
+        for child in node.children.remove(&group).unwrap_or_default() {
+            self.regroup_input(rank, regroup::Input::Child(group, child))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn regroup_input(&mut self, rank: u32, input: regroup::Input) -> Result<(), String> {
+        let node = &mut self.nodes[rank as usize];
+        if node.life != Life::Runs {
+            return Ok(());
+        }
+        if let regroup::Input::Arrived(connection, _) = &input
+            && let Some(star) = self.stars.get_mut(connection)
+        {
+            star.attempts[1] = node.attempt;
+            if !star.is_open {
+                return Ok(());
+            }
+        }
+        use regroup::Input as In;
+        if self.blocks
+            && let Some(blocked) = &mut node.blocked
+        {
+            let is_result = matches!(&input, In::Dialed(_) | In::Linked(..));
+            if !is_result {
+                blocked.inputs.push_back(input);
+                return Ok(());
+            }
+            blocked.results.push_back(input);
+            let blocked = node.blocked.take().unwrap_or_default();
+            return self.carry_out(rank, blocked);
+        }
+        let Some(regroup) = &mut node.regroup else {
+            // It came while this rank was busy, and has to come again.
+            if let In::Arrived(connection, _) = input {
+                self.close_star(connection, Some(rank));
+            }
+            return Ok(());
+        };
+        let actions = regroup.handle(input, self.now).into();
+        self.carry_out(rank, Blocked { actions, ..Blocked::default() })
+    }
+
+    /// Carries out actions until one blocks, then takes in what waited.
+    pub(super) fn carry_out(&mut self, rank: u32, mut blocked: Blocked) -> Result<(), String> {
+        while let Some(action) = blocked.actions.pop_front() {
+            let is_commit = matches!(&action, regroup::Action::Send(_, regroup::Message::Commit { .. }));
+            let blocks = matches!(&action, regroup::Action::Dial(..) | regroup::Action::Link { .. });
+            self.regroup_act(rank, action)?;
+            if is_commit && let Some(fault) = self.at_commit.pop() {
+                match fault {
+                    Fault::CutAtCommit(host, time) => self.begin(Fault::Cut(host, time))?,
+                    _ => return self.begin(Fault::Kill(rank)),
+                }
+            }
+            if self.blocks && blocks {
+                self.nodes[rank as usize].blocked = Some(blocked);
+                return Ok(());
+            }
+        }
+        for input in blocked.results.into_iter().chain(blocked.inputs) {
+            self.regroup_input(rank, input)?;
+        }
+        self.accept_children(rank)?;
+        self.schedule_wake(rank);
+        Ok(())
+    }
+
+    pub(super) fn regroup_act(&mut self, rank: u32, action: regroup::Action) -> Result<(), String> {
+        use regroup::Action as Act;
+        let attempt = self.nodes[rank as usize].attempt;
+        match action {
+            Act::Dial(to, hello) => {
+                let (dialed, time) = self.dial(rank, to);
+                let when = self.now + time;
+                let input = match dialed {
+                    Ok(()) => {
+                        self.sequence += 1;
+                        let id = self.sequence;
+                        let last = [when; 2];
+                        let star = Star { ends: [rank, to], attempts: [attempt, 0], is_open: true, last };
+                        self.stars.insert(id, star);
+                        self.at(when, Happens::Arrives(to, id, hello));
+                        Ok(id)
+                    }
+                    Err(unreached) => Err(unreached),
+                };
+                self.at(when, Happens::Regroup(rank, attempt, regroup::Input::Dialed(input)));
+            }
+            Act::Send(connection, message) => {
+                let delay = self.random.delay();
+                let now = self.now;
+                if let Some(star) = self.stars.get_mut(&connection).filter(|star| star.is_open) {
+                    let end = usize::from(star.ends[0] == rank);
+                    star.last[end] = (now + delay).max(star.last[end]);
+                    let (to, attempt, when) = (star.ends[end], star.attempts[end], star.last[end]);
+                    let input = regroup::Input::Message(connection, message);
+                    self.at(when, Happens::Regroup(to, attempt, input));
+                }
+            }
+            Act::Close(connection) => self.close_star(connection, Some(rank)),
+            Act::Link { view, parent } => {
+                let (linked, time) = self.dial(rank, parent);
+                let (group, when) = (view.group, self.now + time);
+                if linked.is_ok() {
+                    self.links.insert((group, rank, parent), when);
+                    self.links.insert((group, parent, rank), when);
+                    self.at(when, Happens::Child(parent, group, rank));
+                }
+                self.at(when, Happens::Regroup(rank, attempt, regroup::Input::Linked(group, linked)));
+            }
+            Act::Abandon(view) => self.abandon(rank, view.group),
+            Act::Probe(to) => {
+                let (outcome, time) = self.probe(rank, to);
+                let input = regroup::Input::Probed(to, outcome);
+                self.at(self.now + time, Happens::Regroup(rank, attempt, input));
+            }
+            Act::Done(result) => self.regrouped(rank, result)?,
+        }
+        Ok(())
+    }
+
+    /// A rank closes its connections in the tree of a group that it gives up.
+    pub(super) fn abandon(&mut self, rank: u32, group: GroupId) {
+        let ended: Vec<(GroupId, u32, u32)> = self
+            .links
+            .keys()
+            .copied()
+            .filter(|(other, from, to)| *other == group && (*from == rank || *to == rank))
+            .collect();
+        for (group, from, to) in ended {
+            self.links.remove(&(group, from, to));
+            if from == rank
+                && let Some(view) = self.view_of(group)
+            {
+                let place = place_of(&view, rank);
+                let event = Event::Failed { rank: place, reason: 2, culprit: place, error: rank };
+                self.root(group, event.clone());
+                self.after_delay(Happens::Group(to, group, Input::Heard { from: place, event }));
+            }
+        }
+    }
+
+    pub(super) fn regrouped(
+        &mut self,
+        rank: u32,
+        result: Result<View, regroup::Error>,
+    ) -> Result<(), String> {
+        let deadline = self.nodes[rank as usize].regroup_deadline;
+        let late = self.now.saturating_duration_since(deadline);
+        self.outcome.slowest_regroup = self.outcome.slowest_regroup.max(late);
+        let view = match result {
+            Ok(view) => view,
+            Err(_) => {
+                // The program ends with an error.
+                self.nodes[rank as usize].life = Life::Gone;
+                self.end(rank);
+                return Ok(());
+            }
+        };
+        if !view.ranks.contains(&rank) {
+            return Err(format!("rank {rank} is not in its own group {view:?}"));
+        }
+        let shares = |other: &&View| other.epoch == view.epoch && **other != view && self.has_living(other);
+        if let Some(other) = self.epochs.iter().find(shares) {
+            return Err(format!("two groups of epoch {}: {other:?} and {view:?}", view.epoch));
+        }
+        if !self.epochs.contains(&view) {
+            self.outcome.groups += 1;
+            // Ranks that died while it formed are causes that it begins with.
+            for &other in &view.ranks {
+                if matches!(self.nodes[other as usize].life, Life::Dead | Life::Gone) {
+                    self.root(view.group, Event::Died { rank: place_of(&view, other) });
+                }
+            }
+            self.epochs.push(view.clone());
+        }
+        let group = self.machine(&view, rank);
+        let neighbours: Vec<u32> = group.neighbours().iter().copied().collect();
+        let old = self.nodes[rank as usize].view.clone();
+        let node = &mut self.nodes[rank as usize];
+        (node.group, node.view, node.has_failed, node.regroup) = (group, view.clone(), false, None);
+        node.blocked = None;
+        node.attempt += 1;
+        let early = node.early.remove(&view.group).unwrap_or_default();
+        node.early.clear();
+        // Nothing of the old group is used any more.
+        self.abandon_old(rank, old.group);
+        for place in neighbours {
+            let other = view.ranks[place as usize];
+            if !self.links.contains_key(&(view.group, other, rank)) {
+                let is_watched = self.hosts[other as usize] == self.hosts[rank as usize];
+                let place = place_of(&view, other);
+                let event = Event::Lost { rank: place, by: place_of(&view, rank), what: String::new() };
+                self.root(view.group, event);
+                self.after_delay(Happens::Group(
+                    rank,
+                    view.group,
+                    Input::Disconnected { rank: place, is_watched },
+                ));
+                if is_watched && self.killed.contains(&other) {
+                    self.after_delay(Happens::Group(rank, view.group, Input::Exited(place)));
+                }
+            }
+        }
+        for input in early {
+            self.group_input(rank, view.group, input)?;
+        }
+        self.check_split()
+    }
+
+    /// Whether a rank that lives is in this group now.
+    pub(super) fn has_living(&self, view: &View) -> bool {
+        let is_in = |node: &Node| matches!(node.life, Life::Runs | Life::Stopped) && node.view == *view;
+        self.nodes.iter().any(is_in)
+    }
+
+    pub(super) fn abandon_old(&mut self, rank: u32, group: GroupId) {
+        self.links.retain(|(other, from, to), _| *other != group || (*from != rank && *to != rank));
+    }
+}

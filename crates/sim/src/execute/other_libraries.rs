@@ -1,0 +1,188 @@
+//! Libraries on GPUs that do not choose by NCCL's costs: Weft's plans and MSCCL's programs, with the link and lane costs of NCCL; and CPU
+//! libraries, which stage buffers in host memory.
+
+use weftlink_fabric::Paths;
+use weftlink_plan::choose::{Chooser, Verdict};
+use weftlink_plan::cost::Placement;
+use weftlink_plan::plan::Protocol;
+use weftlink_plan::{Algorithm, Collective, Plan, Recipe, verify};
+
+use super::costs::{LibraryCosts, LineRates};
+use super::{ExecuteError, Execution, Runner, SLOTS, picoseconds};
+use crate::constants::Name;
+use crate::engine::{self, Load};
+use crate::estimate::{Estimate, View, estimate, slot_line};
+use crate::host::{self, Hosts};
+use crate::library::Prediction;
+use crate::setup::{Library, LibraryAlgorithm, Operation};
+
+/// Size of a tile of a chunk, and maximum number of tiles.
+const TILE_BYTES: f64 = 1024.0 * 1024.0;
+const TILES_MAX: f64 = 64.0;
+
+impl Runner<'_> {
+    /// Uses an MSCCL program in place of a library's choice, after verifying it.
+    pub fn with_program(mut self, text: &str) -> Result<Self, ExecuteError> {
+        let wrong = |why: String| ExecuteError::Program(why);
+        let plan = Plan::from_msccl(text).map_err(|error| wrong(error.to_string()))?;
+        let verified = verify(plan).map_err(|refusal| wrong(refusal.to_string()))?;
+        if verified.ranks != self.setup.ranks() {
+            let (program, there) = (verified.ranks, self.setup.ranks());
+            return Err(wrong(format!(
+                "written for {program} GPUs; the fabric has {there}: name a fabric with {program}"
+            )));
+        }
+        self.program = Some((*verified).clone());
+        Ok(self)
+    }
+
+    /// Executes a call of a library that does not choose by NCCL's costs; `None` for the others.
+    pub(super) fn by_other_library(
+        &self,
+        ground: &Placement<'_>,
+        paths: &Paths<'_>,
+        operation: Operation,
+        bytes: u64,
+    ) -> Result<Option<Execution>, ExecuteError> {
+        // Copy engines execute copies, whatever the library.
+        if operation.is_copy() {
+            return Ok(None);
+        }
+        match self.setup.library {
+            Library::Nccl | Library::Rccl | Library::OneCcl => Ok(None),
+            Library::Msccl => self.by_program(paths, operation, bytes).map(Some),
+            Library::Weft => self.by_plan(ground, paths, operation, bytes).map(Some),
+            Library::Gloo | Library::OpenMpi => self.by_host(operation, bytes).map(Some),
+        }
+    }
+
+    /// Runs the MSCCL program, if it implements the call.
+    fn by_program(
+        &self,
+        paths: &Paths<'_>,
+        operation: Operation,
+        bytes: u64,
+    ) -> Result<Execution, ExecuteError> {
+        let plan = self.program.as_ref().ok_or_else(|| {
+            ExecuteError::Program("none given; name its file, as in msccl:ring.xml".to_owned())
+        })?;
+        let wanted = self.collective(operation)?;
+        if plan.collective.name() != wanted.name() {
+            let (does, wanted) = (plan.collective.name(), wanted.name());
+            return Err(ExecuteError::Program(format!("implements {does}, not {wanted}")));
+        }
+        let protocol = plan.channels.first().map_or(Protocol::Simple, |channel| channel.protocol);
+        let recipe = Recipe::new(plan.clone(), |rank| plan.programs[rank as usize].clone());
+        self.run(paths, &recipe, ("program", LibraryAlgorithm::Ring, protocol), operation, bytes)
+    }
+
+    /// Runs the choice of Weft's cost model, without reductions in the network, which need a plugin.
+    fn by_plan(
+        &self,
+        ground: &Placement<'_>,
+        paths: &Paths<'_>,
+        operation: Operation,
+        bytes: u64,
+    ) -> Result<Execution, ExecuteError> {
+        let collective = self.collective(operation)?;
+        let chooser = Chooser::new(&collective, false, ground)
+            .without(&[Algorithm::CollnetDirect, Algorithm::CollnetChain]);
+        let choice = chooser.choose(bytes);
+        let candidate = choice.candidates.iter().find(|candidate| candidate.verdict == Verdict::Chosen);
+        let candidate = candidate.ok_or(ExecuteError::Unsupported("weft", operation.name()))?;
+        let protocol = candidate.protocol.unwrap_or(Protocol::Simple);
+        let recipe = candidate.algorithm.recipe(&collective, ground.layout())?.with_protocol(protocol);
+        let priced_as = match candidate.algorithm {
+            Algorithm::Nvls => LibraryAlgorithm::Nvls,
+            Algorithm::NvlsTree => LibraryAlgorithm::NvlsTree,
+            Algorithm::OneShot | Algorithm::TwoShot | Algorithm::Pull | Algorithm::Staged => {
+                LibraryAlgorithm::Symmetric
+            }
+            _ => LibraryAlgorithm::Ring,
+        };
+        let recipe = recipe.with_depth_of(SLOTS);
+        self.run(paths, &recipe, (candidate.algorithm.name(), priced_as, protocol), operation, bytes)
+    }
+
+    /// Runs a plan with the link, lane and hop costs of one of NCCL's algorithms.
+    fn run(
+        &self,
+        paths: &Paths<'_>,
+        recipe: &Recipe<'_>,
+        (name, priced_as, protocol): (&'static str, LibraryAlgorithm, Protocol),
+        operation: Operation,
+        bytes: u64,
+    ) -> Result<Execution, ExecuteError> {
+        // The launch costs the same for every call.
+        let started = estimate(
+            self.constants,
+            &self.machine,
+            View::Actual,
+            Operation::AllReduce,
+            bytes as f64,
+            LibraryAlgorithm::Ring,
+            protocol,
+        );
+        let started = started.unwrap_or_default();
+        let launched = Estimate { hops_us: 0.0, wire_us: 0.0, fill_us: 0.0, ..started };
+        let chosen = Prediction { algorithm: priced_as, protocol, estimate: launched };
+        let per_island = (self.machine.island as u32).clamp(1, self.setup.ranks());
+        let plan = recipe.partial(per_island);
+        let costs = LibraryCosts::new(
+            self.constants,
+            &self.machine,
+            LineRates::of(&self.fabric, &self.machine),
+            &chosen,
+            operation,
+            bytes as f64,
+            &plan,
+        )
+        .alone();
+        let chunks = recipe.outline().chunks;
+        let chunk = bytes as f64 / f64::from(chunks.input.max(chunks.output).max(1));
+        // The steps of a ring, or between two barriers, already form a pipeline: their hops include its fill.
+        let is_pipeline = matches!(name, "ring" | "nvls" | "one-shot" | "two-shot" | "pull" | "staged");
+        let tiles = if is_pipeline { 1 } else { (chunk / TILE_BYTES).ceil().clamp(1.0, TILES_MAX) as u32 };
+        let outcome = engine::run(&plan, paths, Load { bytes: bytes.max(1), tiles }, &costs)?;
+        let device_us = outcome.time.0 as f64 / 1e6;
+        let time = picoseconds(launched.with_device(device_us));
+        let wire_us = (device_us - launched.launch_us).max(0.0);
+        let chosen = Prediction { estimate: Estimate { wire_us, ..launched }, ..chosen };
+        Ok(Execution { chosen, algorithm: name, time, outcome: Some(outcome) })
+    }
+
+    /// Copies buffers to the host, runs the call between cores with a rank for each GPU, and copies them back.
+    fn by_host(&self, operation: Operation, bytes: u64) -> Result<Execution, ExecuteError> {
+        let setup = self.setup;
+        let hosts = Hosts {
+            hosts: setup.nodes,
+            network: setup.network,
+            nics_per_host: setup.nics_per_node,
+            nic_gbits_per_second: setup.nic_gbits_per_second,
+            ..Hosts::one(setup.library, setup.gpus_per_node, setup.gpus_per_node)
+        };
+        let call = host::execute(self.constants, &hosts, operation, bytes)?;
+        let ranks = f64::from(setup.ranks());
+        let (inputs, outputs) = match operation {
+            Operation::AllGather => (1.0 / ranks, 1.0),
+            Operation::ReduceScatter => (1.0, 1.0 / ranks),
+            _ => (1.0, 1.0),
+        };
+        let slot = slot_line(setup) * self.constants[Name::PcieHost];
+        let estimate = Estimate {
+            // A copy to the host and a copy back.
+            launch_us: 2.0 * self.constants[Name::LaunchUs],
+            hops_us: call.time.0 as f64 / 1e6,
+            wire_us: bytes as f64 * (inputs + outputs) / slot / 1e3,
+            ..Estimate::default()
+        };
+        let chosen = Prediction { algorithm: LibraryAlgorithm::Direct, protocol: call.protocol, estimate };
+        let time = picoseconds(estimate.total_us());
+        Ok(Execution { chosen, algorithm: call.algorithm.name(), time, outcome: None })
+    }
+
+    fn collective(&self, operation: Operation) -> Result<Collective, ExecuteError> {
+        host::collective(operation, self.setup.ranks())
+            .ok_or(ExecuteError::Unsupported(self.setup.library.name(), operation.name()))
+    }
+}

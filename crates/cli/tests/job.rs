@@ -130,8 +130,9 @@ fn a_rank_that_is_killed_is_named_by_all() {
         let told = text(done.stderr);
         assert_eq!(done.status.code(), Some(128 + 9), "{told}");
         for rank in [0, 1, 3] {
-            let names =
-                |line: &&str| line.starts_with(&format!("[{rank}] rank 2 (")) && line.contains(" died; ");
+            let names = |line: &&str| {
+                line.starts_with(&format!("[{rank}] rank 2 (")) && line.contains(" died during call")
+            };
             assert!(told.lines().any(|line| names(&line)), "rank {rank} says nothing: {told}");
         }
         let last = told.lines().last().unwrap();

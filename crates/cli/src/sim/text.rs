@@ -78,7 +78,7 @@ pub(super) fn foot(out: &mut impl Write, setup: &Setup, rows: &[Row]) -> io::Res
         size(last.bytes),
         median * 1e2,
         ninetieth * 1e2,
-        weftlink_sim::accuracy::Class::of(setup).name()
+        weftlink_sim::accuracy::Class::of(setup).name(),
     )
 }
 

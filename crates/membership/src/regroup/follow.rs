@@ -79,7 +79,8 @@ impl Regroup {
         match message {
             Message::Propose(view) => {
                 let Phase::Following { leader, connection: own, .. } = self.phase else { return };
-                let is_right = own == connection && view.ranks.contains(&self.rank) && view.is_sorted();
+                let follows = view.follows(self.view(), self.hosts.len());
+                let is_right = own == connection && view.ranks.contains(&self.rank) && follows;
                 if !is_right {
                     return;
                 }

@@ -38,8 +38,9 @@ impl View {
         tree::number_hosts(&of, |one, other| one == other)
     }
 
-    /// Whether the ranks are in order, each once.
-    pub(super) fn is_sorted(&self) -> bool {
-        self.ranks.windows(2).all(|pair| pair[0] < pair[1])
+    /// Whether this can follow another group of a first group of `size` ranks: it is newer, and its ranks are in order, each once.
+    pub(super) fn follows(&self, other: &View, size: usize) -> bool {
+        let is_sorted = self.ranks.windows(2).all(|pair| pair[0] < pair[1]);
+        self.epoch > other.epoch && is_sorted && self.ranks.last().is_some_and(|rank| (*rank as usize) < size)
     }
 }

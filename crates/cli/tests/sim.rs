@@ -156,7 +156,7 @@ fn nonsense_is_refused_with_what_to_do() {
     for (question, message) in [
         ("all-reduce hgx-h100 --library ncll", "unknown library `ncll`. Did you mean `nccl`"),
         ("all-reduce hgx-h100 --library nccl:9.9", "unknown version `9.9` of nccl"),
-        ("all-reduce '0x hgx-h100'", "systems may be 1 to 100000"),
+        ("all-reduce '0x hgx-h100'", "systems must be 1 to 100000"),
         ("all-reduce '2x hgx-h100'", "no network connects"),
         ("all-reduce hgx-h900", "hgx-h900"),
         ("all-reduce hgx-h100 --size 100GB", "do not fit: the memory of NVIDIA H100 SXM5 80GB is 80 GB"),

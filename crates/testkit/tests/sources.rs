@@ -9,14 +9,18 @@ use std::path::{Path, PathBuf};
 
 /// Files that use `std::sync::atomic` directly. None of them shares memory between ranks, or orders other memory by it in a way that loom
 /// would have to check.
-const ATOMICS: [(&str, &str); 13] = [
+const ATOMICS: &[(&str, &str)] = &[
     (
         "bootstrap/src/fork.rs",
         "read in a child after fork, where nothing but atomics may be touched; all relaxed",
     ),
     ("bootstrap/src/group.rs", "a flag of one process; all relaxed"),
-    ("bootstrap/src/endpoint.rs", "flags of one process: a thread is asked to end, a link has ended"),
-    ("comm/src/foreign.rs", "bytes that a peer may be writing, read at any address; loom has no such access"),
+    ("bootstrap/src/monitor.rs", "flags of one process: a thread is asked to end, a link has ended"),
+    ("bootstrap/src/monitor/thread.rs", "the same flags"),
+    (
+        "comm/src/racy_copy.rs",
+        "bytes that a peer may be writing, read at any address; loom has no such access",
+    ),
     ("comm/src/communicator/start.rs", "numbers communicators; relaxed"),
     ("comm/src/communicator/mod.rs", "the public type of a traced run's tickets"),
     ("comm/src/communicator/trace.rs", "numbers the steps of a traced run, which only tests make"),
@@ -29,18 +33,17 @@ const ATOMICS: [(&str, &str); 13] = [
 ];
 
 /// Files outside `knobs` that read environment variables.
-const ENVIRONMENT: [(&str, &str); 13] = [
+const ENVIRONMENT: &[(&str, &str)] = &[
     ("shm/src/mutants.rs", "which planted defect is on; only in builds of `make mutants`"),
     ("bootstrap/src/environment.rs", "what other launchers set: Slurm, Open MPI, MPICH, torchrun"),
     ("bootstrap/src/launcher.rs", "what `weft run` sets for its ranks; no setting of people's"),
     ("comm/src/communicator/cores.rs", "LOCAL_WORLD_SIZE, which torchrun sets"),
-    ("python/src/torch/record.rs", "PyTorch's own variables for its flight recorder"),
     ("cli/src/knobs.rs", "names that look like settings, for `weft knobs`"),
     ("cli/src/bench/args.rs", "a default of `weft bench`, beside its flag"),
     ("cli/src/run/args.rs", "variables that people ask `weft run` to pass on"),
     ("cli/src/run/environment.rs", "OMP_NUM_THREADS, which `weft run` sets unless people do"),
     ("cli/src/run/mod.rs", "names that look like settings"),
-    ("cli/src/run/output.rs", "NO_COLOR"),
+    ("cli/src/screen.rs", "COLUMNS and the locale"),
     ("cli/src/run/program.rs", "PATH"),
     ("testkit/src/processes.rs", "tests start processes without the settings of the shell"),
 ];
@@ -48,14 +51,14 @@ const ENVIRONMENT: [(&str, &str); 13] = [
 #[test]
 fn atomics_come_from_the_facade() {
     let found = files_with(&["sync::atomic"], |file| !file.starts_with("shm/src/sync.rs"));
-    compare(found, &ATOMICS, "take atomics from weftlink_shm::sync");
+    compare(found, ATOMICS, "take atomics from weftlink_shm::sync");
 }
 
 #[test]
 fn knobs_alone_read_the_environment() {
     let reads = ["env::var(", "env::var_os(", "env::vars(", "env::vars_os("];
     let found = files_with(&reads, |file| !file.starts_with("knobs/src"));
-    compare(found, &ENVIRONMENT, "read settings through weftlink_knobs");
+    compare(found, ENVIRONMENT, "read settings through weftlink_knobs");
 }
 
 fn compare(found: Vec<String>, listed: &[(&str, &str)], advice: &str) {

@@ -59,7 +59,10 @@ def start(command, environment):
 
 
 def end(process):
-    os.killpg(process.pid, signal.SIGTERM)
+    try:
+        os.killpg(process.pid, signal.SIGTERM)
+    except ProcessLookupError:  # it has ended by itself
+        pass
     try:
         process.communicate(timeout=10)
     except subprocess.TimeoutExpired:

@@ -216,7 +216,8 @@ impl Bootstrap {
 
     /// The name of a rank in messages: its number, host and process.
     pub fn name(&self, rank: usize) -> String {
-        let pid = self.pids[rank];
+        // A peer may name a rank that does not exist.
+        let Some(&pid) = self.pids.get(rank) else { return format!("rank {rank}") };
         match &self.link {
             Link::Tree { group, .. } if self.hosts.iter().any(|host| *host > 0) => {
                 let host =

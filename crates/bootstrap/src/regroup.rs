@@ -149,8 +149,11 @@ impl Driver<'_> {
 
     /// Takes in what has happened.
     fn collect(&mut self) {
-        let numbers =
-            |ranks: BTreeSet<u32>| ranks.into_iter().map(|rank| self.lineage.number(rank)).collect();
+        // A peer may have named a rank that does not exist.
+        let numbers = |ranks: BTreeSet<u32>| {
+            let known = |rank: u32| self.lineage.view.ranks.get(rank as usize).copied();
+            ranks.into_iter().filter_map(known).collect()
+        };
         let known = (numbers(self.old.dead()), numbers(self.old.cut_off()));
         if self.known.as_ref() != Some(&known) {
             self.known = Some(known.clone());

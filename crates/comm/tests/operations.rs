@@ -122,6 +122,10 @@ fn functions_of_other_types_and_missing_factors_are_refused_and_nothing_is_lost(
             comm.all_reduce(&mut [1.0_f32], Reduction::BitXor),
             comm.all_reduce(&mut [[1_u8; 3]], Reduction::Sum),
             comm.run(Request::new(&Collective::AllReduce, &mut values)),
+            comm.run(
+                Request::new(&Collective::Broadcast { root: 0 }, &mut values)
+                    .operation(Operation::premultiplied_sum(2_u32)),
+            ),
             comm.run(Request::new(&Collective::AllGather, (&[1_u32], &mut values)).operation(Reduction::Sum)),
         ];
         for (at, refused) in refused.into_iter().enumerate() {

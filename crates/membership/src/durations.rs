@@ -44,6 +44,10 @@ pub const RETRY_MIN: Duration = ms(1);
 pub const REGROUP_RETRY_MAX: Duration = ms(100);
 /// See [`RETRY_MIN`].
 pub const JOIN_RETRY_MAX: Duration = ms(50);
+/// How long the ranks of a proposed group may take to connect to each other, as the leader sees it.
+pub const FORM: Duration = ms(10_000);
+/// The same for a follower.
+pub const FOLLOW_FORM: Duration = ms(15_000);
 /// How long a side that is too small to continue looks for the others again.
 pub const MINORITY: Duration = HELLO;
 /// How long a rank retries at an address where a process of another user listens.
@@ -76,6 +80,8 @@ before! {
     REPARENT_AFTER < PROBE_CHILDREN_AFTER: "children reconnect before they are missed";
     PROBE < INQUIRY: "a probe fits into an inquiry";
     PROBE < HELLO: "a rank that regroups is probed more than once before its step times out";
+    HELLO < FORM: "a follower that cannot connect to its parent reports it before the leader gives the proposal up";
+    FORM < FOLLOW_FORM: "the leader, which knows who is missing, ends a proposal before its followers do";
     REGROUP_RETRY_MAX < PROBE: "a follower comes back before the leader probes it";
     PROBE_CHILDREN_AFTER < DEPARTURE: "a rank that hands its departure over answers a probe that misses it";
     DEPARTURE < HELLO: "a rank that leaves does not hold up a handshake";

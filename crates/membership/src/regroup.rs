@@ -36,7 +36,7 @@ mod view;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use crate::durations::{HELLO, PROBE, REGROUP_RETRY_MAX, RETRY_MIN};
+use crate::durations::{FOLLOW_FORM, FORM, HELLO, PROBE, REGROUP_RETRY_MAX, RETRY_MIN};
 use crate::group::Probe;
 
 pub use action::{Action, Error, Input, Unreached};
@@ -323,8 +323,7 @@ impl Regroup {
         if let Some(parent) = parent {
             actions.push(Action::Link { view: view.clone(), parent });
         }
-        // Followers wait longer: the leader knows better who is missing.
-        let limit = if leader.is_none() { HELLO } else { 2 * HELLO };
+        let limit = if leader.is_none() { FORM } else { FOLLOW_FORM };
         self.phase = Phase::Forming(Forming {
             view,
             leader,

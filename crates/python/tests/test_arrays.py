@@ -70,7 +70,7 @@ class Arrays(unittest.TestCase):
             (lambda: comm.all_reduce(torch.zeros(3, requires_grad=True)), "detach"),
             (lambda: comm.all_reduce(np.zeros(3), out=np.zeros(3, "float32")), "must be the same"),
             (lambda: comm.all_reduce(whole[:6], out=whole[2:]), "overlap"),
-            (lambda: comm.all_reduce(np.zeros(3), out=np.zeros(4)), "divided"),
+            (lambda: comm.all_reduce(np.zeros(3), out=np.zeros(4)), "of equal length"),
             (lambda: comm.all_reduce(np.zeros(3), "median"), "unknown operation"),
             (lambda: comm.all_reduce(np.zeros(3), "bit-or"), "there is no bit-or of f64"),
             (lambda: comm.all_reduce(bytearray(3), dtype="float32"), "not a multiple"),

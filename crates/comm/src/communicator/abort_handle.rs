@@ -4,6 +4,7 @@
 //! The aborting rank writes what it did into the payload of its departure line, seven words that nobody else writes, and then
 //! sets the abort word with release. A rank that finds the abort word set for such a reason reads the note after it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,11 +61,12 @@ impl Communicator {
         if yields_core {
             self.set_wait_policy(WaitPolicy::crowded(self.wait_policy().timeout));
         }
-        let ran = call(self);
+        // A call may panic in a caller's operation, and the communicator keeps its own deadline then, too.
+        let ran = catch_unwind(AssertUnwindSafe(|| call(self)));
         if !mutant!("timeout-of-a-call-stays") {
             (self.shared.waiter, self.options.deadline) = usual;
         }
-        ran
+        ran.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     pub(crate) fn abort_handle(&self) -> AbortHandle {

@@ -10,7 +10,6 @@ use weftlink_plan::Aliasing;
 use weftlink_recorder::header::Location;
 
 use super::Communicator;
-use super::check::fit;
 use crate::engine::Tracer;
 use crate::error::Error;
 use crate::operation::{Detail, Factor, OperationRef};
@@ -39,13 +38,14 @@ impl Communicator {
         let Some(scale) = self.shared.kernels.scale(data_type) else {
             return misuse(format!("there is no {reduction} of {}", data_type.name()));
         };
-        // Check the call before anything is changed.
-        fit(&request, self.caller())?;
+        let request =
+            CallArgs { operation: Some(OperationRef { reduction, detail: Detail::Multiplied }), ..request };
+        // A call that is refused leaves the buffers as they were.
+        self.check_own(&request)?;
         let gets = request.collective.gets(self.rank as u32, self.size as u32) > 0;
         let in_place = request.buffers.aliasing == Aliasing::InPlace && gets;
         let mut multiplied = std::mem::take(&mut self.multiplied);
-        let mut request =
-            CallArgs { operation: Some(OperationRef { reduction, detail: Detail::Multiplied }), ..request };
+        let mut request = request;
         let buffers = &mut request.buffers;
         let length = buffers.input_length;
         let target = if in_place {

@@ -92,7 +92,7 @@ impl Regroup {
             self.arrived.keys().copied().chain([self.rank]).filter(|rank| allowed.contains(rank)).collect();
         let views: BTreeSet<&View> = hellos.flat_map(|hello| &hello.views).chain(&self.views).collect();
         let has_quorum = views.iter().all(|view| may_continue(&view.ranks, &here, &self.out.dead));
-        let epoch = views.iter().map(|view| view.epoch).max().unwrap_or_default() + 1;
+        let epoch = views.iter().map(|view| view.epoch).max().unwrap_or_default().saturating_add(1);
         let here: Vec<u32> = here.into_iter().collect();
         if !has_quorum {
             let since = *self.minority_since.get_or_insert(now);

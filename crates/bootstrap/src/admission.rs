@@ -94,7 +94,7 @@ impl<'a> Admission<'a> {
             purpose = format!("{purpose}. Refused meanwhile: {}", refused.join("; "));
         }
         let error = BootstrapError::Missing { ranks: self.missing(), purpose, limit };
-        if !mutant!("nobody-told-who-is-missing") {
+        if !mutant!("missing-ranks-not-reported") {
             send_to_all(self.slots.iter().flatten().map(|(_, channel)| channel), &error);
         }
         error
@@ -105,7 +105,7 @@ impl<'a> Admission<'a> {
         let (others, channels): (Vec<Contact>, Vec<Channel>) = self.slots.into_iter().flatten().unzip();
         let contacts: Vec<Contact> = std::iter::once(self.own).chain(others).collect();
         let hosts = tree::number_hosts(&contacts, |one, other| one.host.is_same(&other.host));
-        // Ranks that found rank 0 by a path may find nobody else.
+        // Ranks that reach rank 0 through a path may not be able to reach each other.
         let parents = match self.rendezvous.address {
             RendezvousAddress::Path(_) => tree::star(contacts.len()),
             _ => tree::parents(&hosts),

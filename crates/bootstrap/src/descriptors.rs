@@ -33,7 +33,7 @@ impl Bootstrap {
             let put = duplicate(own, self.rank).map(|own| local.put_descriptor(self.rank, Some(own)));
             put.map_err(|error| self.fall(error, &ask, Deadline::new(deadline)))?;
         }
-        // Nobody has a descriptor of this turn before, and all have theirs after the second exchange.
+        // No rank passes descriptors of this turn before this exchange, and all ranks have theirs after the second one.
         self.exchange(purpose, Vec::new(), deadline)?;
         let until = Deadline::new(deadline);
         let passed = match &self.link {

@@ -44,9 +44,8 @@ impl Bootstrap {
         }
     }
 
-    /// Notes whom this rank waited for in a call that has failed, asks all others the same, and gives them a moment to say so.
-    /// Who is waited for in the end: stopped, or busy with something else. Where this rank waits for nobody, the waits of
-    /// another are followed.
+    /// The ranks at the end of the chain of waits: stopped, or busy with something else. Records which rank this one waited for in a failed
+    /// call, asks the others for theirs, and waits briefly for their answers. If this rank waits for none, it follows the waits of `other`.
     pub fn roots(&self, whom: Option<u32>, other: u32, patience: Duration) -> Vec<usize> {
         let roots = match &self.link {
             Link::InProcess(local) => {
@@ -88,8 +87,8 @@ impl Bootstrap {
         error.map(said)
     }
 
-    /// Gives the group up because of something else than a call of this bootstrap, so that whoever calls it, or is waiting
-    /// in it, need not wait for this rank. The culprit and the reason are for the abort word of ranks on other hosts.
+    /// Aborts the group for a reason outside this bootstrap, so that other ranks do not wait for this one in its calls. `culprit` and
+    /// `reason` go into the abort word of ranks on other hosts.
     pub fn give_up(&mut self, failure: &Failure, culprit: u32, reason: u32) {
         if self.failed.is_none() {
             let (cause, blamed) = (failure.why.clone(), failure.blamed.clone());

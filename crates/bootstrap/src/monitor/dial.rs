@@ -60,15 +60,15 @@ impl Inner {
 enum Tried {
     /// A process answered, and this is what went wrong then.
     Connected(Broken),
-    /// The host is there and nobody listens.
+    /// The host answered and no process listens at the port.
     Refused,
     /// Nothing answered, and why.
     Silent(String),
 }
 
 /// What all addresses of a rank together prove. If a process accepted and has not answered yet, it may be the rank, stopped.
-/// If there is nobody wherever a host answers, the rank is gone. An address that does not answer says nothing, nor does one
-/// that leads to another process.
+/// If every address that answers refuses the connection, the rank is dead. An address that does not answer proves nothing, nor does one
+/// at which another process listens.
 fn verdict(failed: Vec<Tried>) -> Broken {
     let weight = |tried: &Tried| match tried {
         Tried::Connected(Broken::Late) => 5,

@@ -40,7 +40,8 @@ impl Communicator {
     }
 
     /// A communicator of the survivors after a failed call: the ranks that call this, in the order of their ranks. Ranks that have not
-    /// called it when the deadline ([`Options::deadline`]) passes are excluded, even if they live. If missing ranks are not known to be
+    /// called it when the deadline ([`Options::deadline`]) passes are excluded, even if they live; if the lowest of
+    /// the living ranks has not, all ranks get an error. If missing ranks are not known to be
     /// dead, the survivors continue only if they are more than half of all ranks, or half of them with rank 0; otherwise the error is
     /// [`BootstrapError::Minority`]. More ranks may die meanwhile. The new communicator uses nothing of this one, neither memory nor
     /// connections; allocate windows and load plans again.

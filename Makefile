@@ -129,7 +129,7 @@ faults: tools ## draw 1,000 faults of 19 kinds (docs/faults.md lists them) and p
 
 .PHONY: schedules
 schedules: tools ## a million schedules of delays, stops, deaths and partitions for the membership of up to 64 ranks, and for messages between up to 8; SCHEDULES for another number
-	WEFT_SCHEDULES=$${SCHEDULES:-1000000} cargo test --release -p weftlink-membership -p weftlink-p2p --test schedules --locked -- --nocapture
+	WEFT_SCHEDULES=$${SCHEDULES:-1000000} cargo test --release -p weftlink-membership -p weftlink-p2p --test schedules --test rendezvous --locked -- --nocapture
 
 .PHONY: mutants
 mutants: tools ## plant defects in the fault, bootstrap, wire and matching code, one at a time, and print which of them the tests catch; MUTANTS="NAME" or "--bless"

@@ -225,6 +225,18 @@ impl Channel {
         }
     }
 
+    /// Takes the next message without waiting; nothing if it has not arrived. What follows stays for the next reader.
+    pub(super) fn receive_next(&self) -> Result<Option<Received>, Broken> {
+        loop {
+            if let Some(received) = self.take(&mut self.reading())? {
+                return Ok(Some(received));
+            }
+            if !self.fill()? {
+                return Ok(None);
+            }
+        }
+    }
+
     /// Takes every message that has arrived, without waiting. Reports the end of the connection once no message is left.
     pub(super) fn receive_ready(&self) -> Result<Vec<Received>, (Vec<Received>, Broken)> {
         let mut received = Vec::new();

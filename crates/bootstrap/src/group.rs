@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use weftlink_membership::durations::{DEPARTURE, DRAIN as DRAIN_LIMIT, POLL, WARN_AFTER};
+use weftlink_membership::tree::Shape;
 use weftlink_membership::{Action, Input};
 use weftlink_shm::poll_hook;
 
@@ -39,6 +40,8 @@ pub(super) struct Group {
     pub(super) id: u64,
     pub(super) rank: u32,
     pub(super) members: OnceLock<Vec<Member>>,
+    /// The parent of each rank in the tree.
+    pub(super) parents: OnceLock<Vec<Option<u32>>>,
     pub(super) parent: Option<Arc<Link>>,
     pub(super) children: Vec<Arc<Link>>,
     /// Links that replaced those to ranks that left (`reparent.rs`). They carry events only.
@@ -80,6 +83,7 @@ impl Group {
             id,
             rank,
             members: OnceLock::new(),
+            parents: OnceLock::new(),
             parent,
             children,
             later: Mutex::default(),
@@ -94,14 +98,16 @@ impl Group {
     pub(super) fn alone(id: u64, contacts: Vec<super::message::Contact>) -> Arc<Group> {
         let group = Group::new(id, 0, None, Vec::new());
         let members = contacts.into_iter().map(|contact| Member { contact, host: 0 });
-        group.set_members(members.collect());
+        group.set_members(members.collect(), Shape::Binomial);
         group
     }
 
-    /// Sets the members, once.
-    pub(super) fn set_members(&self, members: Vec<Member>) {
+    /// Sets the members and the shape of their tree, once.
+    pub(super) fn set_members(&self, members: Vec<Member>, shape: Shape) {
         let hosts: Vec<u32> = members.iter().map(|member| member.host).collect();
-        self.state().core.set_hosts(&hosts);
+        let parents = shape.parents(&hosts);
+        self.state().core.set_parents(parents.clone());
+        let _ = self.parents.set(parents);
         let _ = self.members.set(members);
     }
 

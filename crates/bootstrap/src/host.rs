@@ -9,7 +9,7 @@ use super::error::BootstrapError;
 use super::secret::random_number;
 
 /// A host, as far as processes can share memory: one running kernel, and one network namespace, because sockets by
-/// which memory is handed over are found in that.
+/// which memory is handed over are found in that, or one path of the file system at which they meet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Host {
     /// For messages.
@@ -18,6 +18,8 @@ pub struct Host {
     boot: String,
     /// The namespaces this process is in, by number.
     network: u64,
+    /// Whether ranks meet at a path of the file system, so that they can share memory whatever their networks.
+    is_at_path: bool,
     processes: u64,
     /// Tells this process's host from that of any other although it may be the same; 0 if it should not.
     apart: u64,
@@ -30,7 +32,14 @@ impl Host {
         let boot = boot.trim().to_owned();
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let apart = if boot.is_empty() { random_number()? | 1 } else { 0 };
-        Ok(Host { name, boot, network: namespace("net"), processes: namespace("pid"), apart })
+        Ok(Host {
+            name,
+            boot,
+            network: namespace("net"),
+            is_at_path: false,
+            processes: namespace("pid"),
+            apart,
+        })
     }
 
     /// The same, but on its own: what is there can only be reached through the network.
@@ -40,10 +49,11 @@ impl Host {
 
     /// Whether processes on both can share memory.
     pub(super) fn is_same(&self, other: &Host) -> bool {
-        (&self.boot, self.network, self.apart) == (&other.boot, other.network, other.apart)
+        let finds_sockets = self.network == other.network || self.is_at_path && other.is_at_path;
+        finds_sockets && (&self.boot, self.apart) == (&other.boot, other.apart)
     }
 
-    /// Whether both have the same network interfaces.
+    /// Whether both have the same network interfaces and abstract socket names.
     pub(super) fn shares_network_with(&self, other: &Host) -> bool {
         self.boot == other.boot && self.network == other.network
     }
@@ -54,8 +64,8 @@ impl Host {
     }
 
     /// The same host for ranks that share a socket path, whatever their networks.
-    pub(super) fn anywhere(self) -> Host {
-        Host { network: 0, ..self }
+    pub(super) fn at_a_path(self) -> Host {
+        Host { is_at_path: true, ..self }
     }
 }
 
@@ -88,6 +98,8 @@ mod tests {
             !here.is_same(&Host { network: 1, ..here.clone() }),
             "sockets of other networks are not found"
         );
+        let (there, here_too) = (Host { network: 1, ..here.clone() }.at_a_path(), here.clone().at_a_path());
+        assert!(here_too.is_same(&there) && !here_too.shares_network_with(&there) && !here.is_same(&there));
         assert!(here.is_same(&Host { processes: 1, ..here.clone() }), "memory is shared all the same");
     }
 }

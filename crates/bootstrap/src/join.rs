@@ -1,29 +1,37 @@
 //! The part of every other rank: it finds rank 0, is admitted, and takes its slot in the tree.
-//!
-//! A rank whose connection ends before rank 0 has answered retries until its deadline: the listener may have belonged to another
-//! job, or may have been about to close.
+//! [`weftlink_membership::rendezvous`] decides; this is its driver, on the rank's own thread. An action that blocks (a connection to
+//! rank 0 or to the parent) takes a few seconds at most, and what arrives meanwhile waits.
 
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use weftlink_membership::durations::{HELLO, JOIN_RETRY_MAX, OTHER_USER, RETRY_MIN, VERDICT};
-use weftlink_shm::poll_hook;
+use weftlink_membership::durations::{CHILDREN, PLACE};
+use weftlink_membership::rendezvous::{
+    self, Connection, Ended, Hello, Join, JoinAction, JoinError, JoinInput, Undialed, Unlinked,
+};
 
 use super::address::{call_abstract, call_path, call_tcp, resolve};
 use super::broken::{ANOTHER, Broken};
 use super::channel::Channel;
+use super::connections::Connections;
 use super::deadline::Deadline;
 use super::error::{BootstrapError, Refusal, Request};
-use super::group::Group;
-use super::message::{Hello, Introduction, Message, Slot};
+use super::group::{Group, Link};
+use super::message::{Contact, Introduction, Message};
 use super::monitor::Monitor;
 use super::reason::error_in;
-use super::rendezvous::{Met, PURPOSE, Rendezvous, bad_call, check, unusable};
+use super::rendezvous::{Met, PURPOSE, Rendezvous, bad_call, check, log_stall, unusable};
 use super::rendezvous_address::RendezvousAddress;
-use super::slots::{await_children, in_place};
-use super::stall::Stall;
+use super::slots::in_place;
+
+type Machine = Join<Contact, Refusal, BootstrapError>;
+type Input = JoinInput<Contact, Refusal, BootstrapError>;
+type Action = JoinAction<Contact, Refusal, BootstrapError>;
+type Error = JoinError<Refusal, BootstrapError>;
 
 /// Any other rank: finds rank 0 and waits until all are there.
 pub(super) fn join(rendezvous: &Rendezvous, rank: usize) -> Result<Met, BootstrapError> {
@@ -33,178 +41,252 @@ pub(super) fn join(rendezvous: &Rendezvous, rank: usize) -> Result<Met, Bootstra
     }
     let deadline = Deadline::new(rendezvous.deadline);
     let monitor = Monitor::new(&rendezvous.token, rendezvous.host()?)?;
-    let mut stall = Stall::new(rank, rendezvous.purpose(), rendezvous.network.warn_after);
-    let mut own_addresses = None;
-    let mut pause = RETRY_MIN;
-    let (channel, root_pid) = loop {
-        let last = match introduce(rendezvous, rank, &monitor, &mut own_addresses, &mut stall, deadline)? {
-            Ok(accepted) => break accepted,
-            Err(last) => last,
-        };
-        stall.look(&[0]);
-        // One that would only be late is not tried: its error would hide this one.
-        let Some(left) = deadline.left().filter(|left| *left > pause) else {
-            let (place, limit) = (rendezvous.address.to_string(), deadline.limit());
-            return Err(BootstrapError::NobodyListens { place, last, limit });
-        };
-        std::thread::sleep(pause.min(left));
-        poll_hook::poll();
-        pause = (pause * 2).min(JOIN_RETRY_MAX);
+    let is_only_place =
+        !matches!(&rendezvous.address, RendezvousAddress::Tcp { ports, .. } if ports.start() != ports.end());
+    let settings = rendezvous.settings(rank as u32, deadline);
+    let (machine, actions) = Join::new(settings, is_only_place, Instant::now());
+    let driver = Driver {
+        rendezvous,
+        rank,
+        monitor: &monitor,
+        deadline,
+        machine,
+        inputs: VecDeque::new(),
+        connections: Connections::new(&monitor)?,
+        places: Box::new(std::iter::empty()),
+        own_addresses: None,
+        root_pid: 0,
+        parent: None,
+        children: Vec::new(),
+        group: None,
     };
-    // Rank 0 knows who is missing, and says so a little after its deadline.
-    let verdict = deadline.later(HELLO);
-    let root = |broken: Broken| broken.of((0, root_pid), rank, &rendezvous.purpose(), deadline);
-    // It says from time to time who is missing. If it does not, it is itself the one that is waited for.
-    let silence = rendezvous.network.warn_after.saturating_mul(2).saturating_add(VERDICT);
-    let slot = loop {
-        let heard = match channel.receive(verdict.or_within(silence)) {
-            Err(Broken::Late) if verdict.left().is_some() => {
-                stall.look(&[0]);
-                continue;
-            }
-            heard => heard.map_err(root)?.0,
-        };
-        match heard {
-            Message::Slot(slot) => break *slot,
-            Message::Waiting { ranks, .. } => drop(stall.look(&ranks)),
-            Message::Event(news) => return Err(error_in(news)),
-            other => return Err(other.unexpected(0)),
-        }
-    };
-    let group = take_slot(&monitor, rank as u32, slot, channel, stall, verdict)?;
+    let group = driver.run(actions)?;
     Ok((Some(monitor), group))
 }
 
-/// Goes to the parent, waits for the children, learns who is who, and that all are in place.
-fn take_slot(
-    monitor: &Monitor,
-    rank: u32,
-    slot: Slot,
-    root: Channel,
-    mut stall: Stall,
-    deadline: Deadline,
-) -> Result<Arc<Group>, BootstrapError> {
-    let ask = Request { rank: rank as usize, purpose: PURPOSE.to_owned(), bytes: 0 };
-    let Slot { group: id, parent, children } = slot;
-    let (parent, root) = match parent {
-        None => (monitor.link(0, root), None),
-        Some((rank_of_parent, contact)) => {
-            let link = Introduction::Link { group: id, from: rank };
-            let dialed = loop {
-                match monitor.dial(&contact, &link, deadline.or_within(stall.slice(HELLO))) {
-                    Err(Broken::Late) if deadline.left().is_some() => drop(stall.look(&[rank_of_parent])),
-                    dialed => break dialed,
-                }
-            };
-            let dialed = dialed.map_err(|broken| {
-                // Rank 0 may know more, and is just saying so.
-                let (parent, by) = ((rank_of_parent as usize, contact.pid), rank as usize);
-                final_error(&root).unwrap_or_else(|| broken.of(parent, by, &ask.purpose, deadline))
-            });
-            (monitor.link(rank_of_parent, dialed?), Some(root))
-        }
-    };
-    let over = |missing: &[u32]| {
-        stall.look(missing);
-        let (heard, ended) = match root.as_ref().map(Channel::receive_ready) {
-            None => return Ok(()),
-            Some(Ok(heard)) => (heard, None),
-            Some(Err((heard, broken))) => (heard, Some(broken)),
-        };
-        // What it said before it went counts.
-        heard.into_iter().try_for_each(|(message, _)| match message {
-            Message::Event(news) => Err(error_in(news)),
-            _ => Ok(()),
-        })?;
-        ended.map_or(Ok(()), |broken| Err(broken.of((0, 0), rank as usize, &ask.purpose, deadline)))
-    };
-    // The neighbour of a missing rank times out first, because it knows best which rank is missing.
-    let soon = deadline.sooner(HELLO / 2);
-    let mut links = Vec::new();
-    let come = await_children(monitor, id, &children, &mut links, &ask, soon, over);
-    let group = Group::new(id, rank, Some(parent), links);
-    group.set_warn_after(stall.warn_after());
-    // Otherwise children that are connected would take this rank for dead when it ends.
-    come.inspect_err(|error| group.fail_for(error))?;
-    monitor.watch(&group);
-    in_place(&group, None, &ask, deadline)
-        .map_err(|error| root.as_ref().and_then(final_error).unwrap_or(error))?;
-    Ok(group)
-}
-
-/// What rank 0 says when it gives up, if it just does.
-fn final_error(root: &Channel) -> Option<BootstrapError> {
-    match root.receive(Deadline::new(VERDICT)).ok()?.0 {
-        Message::Event(news) => Some(error_in(news)),
-        _ => None,
-    }
-}
-
-/// One try: the channel on which rank 0 has accepted us and its process, or why it is worth trying again.
-fn introduce(
-    rendezvous: &Rendezvous,
+struct Driver<'a> {
+    rendezvous: &'a Rendezvous,
     rank: usize,
-    monitor: &Monitor,
-    own_addresses: &mut Option<Vec<SocketAddr>>,
-    stall: &mut Stall,
+    monitor: &'a Monitor,
     deadline: Deadline,
-) -> Result<Result<(Channel, u32), String>, BootstrapError> {
-    let refused = |reason| BootstrapError::Refused { rank, place: rendezvous.address.to_string(), reason };
-    let mut last = "nothing was tried".to_owned();
-    let is_only_one =
-        !matches!(&rendezvous.address, RendezvousAddress::Tcp { ports, .. } if ports.start() != ports.end());
-    for socket in reach(&rendezvous.address, deadline)? {
-        let (socket, local) = match socket {
-            Ok(socket) => socket,
-            Err(why) => {
-                last = why;
-                continue;
+    machine: Machine,
+    inputs: VecDeque<Input>,
+    connections: Connections,
+    /// Places where rank 0 may be and that have not been tried.
+    places: Box<dyn Iterator<Item = Reached> + 'a>,
+    /// Where ranks of other hosts find this one, once that is known.
+    own_addresses: Option<Vec<SocketAddr>>,
+    root_pid: u32,
+    parent: Option<Arc<Link>>,
+    children: Vec<Arc<Link>>,
+    group: Option<Arc<Group>>,
+}
+
+impl Driver<'_> {
+    fn run(mut self, actions: Vec<Action>) -> Result<Arc<Group>, BootstrapError> {
+        let mut result = self.carry_out(actions);
+        while result.is_none() {
+            self.collect();
+            while let Some(input) = self.inputs.pop_front().filter(|_| result.is_none()) {
+                let actions = self.machine.handle(input, Instant::now());
+                result = self.carry_out(actions);
             }
-        };
-        if let (Some(ip), None) = (local.or_else(|| rendezvous.reached_here()), &own_addresses) {
-            let own = rendezvous.network.listen(ip).map_err(|error| unusable(&rendezvous.address, error))?;
-            let port = monitor.listen_tcp(own)?;
-            *own_addresses = Some(rendezvous.network.addresses(ip, port));
+            if result.is_none() && self.inputs.is_empty() {
+                self.connections.wait(self.machine.next_timeout());
+            }
         }
-        let contact = monitor.contact(own_addresses.clone().unwrap_or_default());
-        let hello = Hello { rank, size: rendezvous.size, contact, terms: rendezvous.terms() };
-        let answer = || -> Result<Result<(Channel, u32), Refusal>, Broken> {
-            let soon = deadline.or_within(stall.slice(HELLO));
-            let channel = Channel::dial(socket, &rendezvous.token, None, soon)?;
-            let _ = channel.send(&Message::Introduction(Introduction::Join(hello)), None, deadline);
-            let answer = loop {
-                match channel.receive(deadline.or_within(stall.slice(HELLO))) {
-                    Err(Broken::Late) if deadline.left().is_some() => drop(stall.look(&[0])),
-                    answer => break answer?.0,
-                }
-            };
-            match answer {
-                Message::Accepted { pid } => Ok(Ok((channel, pid))),
-                Message::Refused(reason) => Ok(Err(reason)),
-                other => Err(Broken::Strange(format!("it said {other:?}"))),
-            }
+        let error = match (result, self.group.take()) {
+            (Some(Err(error)), _) => self.error(error),
+            (_, Some(group)) => return Ok(group),
+            (_, None) => BootstrapError::Protocol { rank: self.rank, what: "no group".to_owned() },
         };
-        last = match answer() {
-            Ok(Ok(accepted)) => return Ok(Ok(accepted)),
-            // Another job may have one of several ports.
-            Err(Broken::Stranger(reason)) if !is_only_one => reason.to_string(),
-            // Another user may be at the place before rank 0 is; it does not have to stay there.
-            Err(Broken::Stranger(reason @ Refusal::User { .. }))
-                if deadline.waited() < OTHER_USER && deadline.left().is_some() =>
-            {
-                reason.to_string()
-            }
-            Ok(Err(reason)) | Err(Broken::Stranger(reason)) => return Err(refused(reason)),
-            Err(Broken::Ended | Broken::Refused) => {
-                "the listener closed the connection without an answer".to_owned()
-            }
-            Err(Broken::Late) => "it did not answer".to_owned(),
-            // Whatever was changed on its way comes through another time.
-            Err(Broken::Unreachable(what) | Broken::Strange(what) | Broken::Forged(what)) => what,
-            Err(Broken::Another) => ANOTHER.to_owned(),
-        };
+        // Otherwise neighbours that are connected would take this rank for dead when it ends.
+        if let Some(slot) = self.machine.slot() {
+            let (parent, children) = (self.parent.take(), std::mem::take(&mut self.children));
+            Group::new(slot.group, self.rank as u32, parent, children).fail_for(&error);
+        }
+        Err(error)
     }
-    Ok(Err(last))
+
+    /// Takes in what has happened.
+    fn collect(&mut self) {
+        for (connection, received) in self.connections.receive() {
+            let input = match received {
+                Ok(message) => JoinInput::Message(connection, self.message(message)),
+                Err(broken) => JoinInput::Closed(connection, self.ended(broken)),
+            };
+            self.inputs.push_back(input);
+        }
+        if let Some(slot) = self.machine.slot() {
+            let (group, machine) = (slot.group, &self.machine);
+            let is_child = |introduction: &Introduction| {
+                matches!(introduction, Introduction::Link { group: theirs, from }
+                    if *theirs == group && machine.awaits(*from))
+            };
+            for (introduction, channel) in self.monitor.arrivals(is_child) {
+                if let Introduction::Link { from, .. } = introduction {
+                    self.children.push(self.monitor.link(from, channel));
+                    self.inputs.push_back(JoinInput::Child(from));
+                }
+            }
+        }
+        if self.machine.next_timeout().is_some_and(|when| when <= Instant::now()) {
+            self.inputs.push_back(JoinInput::Timeout);
+        }
+    }
+
+    fn message(&mut self, message: Message) -> rendezvous::Message<Contact, Refusal, BootstrapError> {
+        use rendezvous::Message as To;
+        match message {
+            Message::Accepted { pid } => {
+                self.root_pid = pid;
+                To::Accepted
+            }
+            Message::Refused(reason) => To::Refused(reason),
+            Message::Waiting { ranks, .. } => To::Waiting(ranks),
+            Message::Slot(slot) => To::Slot(*slot),
+            Message::Event(event) => To::Failed(error_in(event)),
+            other => To::Other(format!("it said {other:?}")),
+        }
+    }
+
+    fn ended(&self, broken: Broken) -> Ended<BootstrapError> {
+        let why = why(&broken);
+        let purpose = self.rendezvous.purpose();
+        Ended { why, error: broken.of((0, self.root_pid), self.rank, &purpose, self.deadline) }
+    }
+
+    /// Carries out actions in order. Returns the result once there is one.
+    fn carry_out(&mut self, actions: Vec<Action>) -> Option<Result<(), Error>> {
+        let mut result = None;
+        for action in actions {
+            match action {
+                JoinAction::Dial { is_first, limit } => {
+                    let dialed = self.dial(is_first, limit);
+                    self.inputs.push_back(JoinInput::Dialed(dialed));
+                }
+                JoinAction::Close(connection) => drop(self.connections.remove(connection)),
+                JoinAction::Warn(ranks) => {
+                    log_stall(self.rank, &self.rendezvous.purpose(), self.deadline.waited(), &ranks);
+                }
+                JoinAction::Link { rank, contact, limit } => {
+                    let linked = self.link(rank, &contact, limit);
+                    self.inputs.push_back(JoinInput::Linked(linked));
+                }
+                JoinAction::KeepLink(connection) => {
+                    let channel = self.connections.remove(connection);
+                    self.parent = channel.map(|channel| self.monitor.link(0, channel));
+                }
+                JoinAction::Settle => {
+                    let settled = self.settle();
+                    self.inputs.push_back(JoinInput::Settled(settled));
+                }
+                JoinAction::Done(done) => result = Some(done),
+            }
+        }
+        result
+    }
+
+    /// Connects to the next place where rank 0 may be, and introduces this rank.
+    fn dial(
+        &mut self,
+        is_first: bool,
+        limit: Duration,
+    ) -> Result<Connection, Undialed<Refusal, BootstrapError>> {
+        let address = &self.rendezvous.address;
+        if is_first {
+            self.places = reach(address, self.deadline).map_err(Undialed::Unusable)?;
+        }
+        let (socket, local) = self.places.next().ok_or(Undialed::Exhausted)?.map_err(Undialed::Failed)?;
+        if let (Some(ip), None) = (local.or_else(|| self.rendezvous.reached_here()), &self.own_addresses) {
+            let network = &self.rendezvous.network;
+            let own = network.listen(ip).map_err(|error| Undialed::Unusable(unusable(address, error)))?;
+            let port = self.monitor.listen_tcp(own).map_err(Undialed::Unusable)?;
+            self.own_addresses = Some(network.addresses(ip, port));
+        }
+        let dialed = Channel::dial(socket, &self.rendezvous.token, None, Deadline::new(limit));
+        let channel = dialed.map_err(|broken| match broken {
+            Broken::Stranger(reason) => {
+                let is_other_user = matches!(reason, Refusal::User { .. });
+                Undialed::Refused { reason, is_other_user }
+            }
+            broken => Undialed::Failed(why(&broken)),
+        })?;
+        let hello = Hello {
+            rank: self.rank as u32,
+            size: self.rendezvous.size as u32,
+            contact: self.monitor.contact(self.own_addresses.clone().unwrap_or_default()),
+            terms: self.rendezvous.terms(),
+        };
+        let hello = Message::Introduction(Introduction::Join(hello));
+        let connection = self.connections.add(channel);
+        self.connections.post(connection, &hello);
+        Ok(connection)
+    }
+
+    /// Connects to the parent.
+    fn link(
+        &mut self,
+        parent: u32,
+        contact: &Contact,
+        limit: Duration,
+    ) -> Result<(), Unlinked<BootstrapError>> {
+        let group = self.machine.slot().map_or(0, |slot| slot.group);
+        let link = Introduction::Link { group, from: self.rank as u32 };
+        let dialed = self.monitor.dial(contact, &link, Deadline::new(limit));
+        let channel = dialed.map_err(|broken| {
+            let is_late = broken == Broken::Late;
+            let peer = (parent as usize, contact.pid);
+            let error = broken.of(peer, self.rank, PURPOSE, self.deadline.later(PLACE));
+            if is_late { Unlinked::Late(error) } else { Unlinked::Failed(error) }
+        })?;
+        self.parent = Some(self.monitor.link(parent, channel));
+        Ok(())
+    }
+
+    /// Forms the group, learns who is who, and waits until all ranks are in place.
+    fn settle(&mut self) -> Result<(), BootstrapError> {
+        let Some(slot) = self.machine.slot() else { return Ok(()) };
+        let mut children = std::mem::take(&mut self.children);
+        children.sort_by_key(|link| link.rank);
+        let group = Group::new(slot.group, self.rank as u32, self.parent.take(), children);
+        group.set_warn_after(self.rendezvous.network.warn_after);
+        self.monitor.watch(&group);
+        let ask = Request { rank: self.rank, purpose: PURPOSE.to_owned(), bytes: 0 };
+        in_place(&group, None, slot.shape, &ask, self.deadline.later(PLACE))?;
+        self.group = Some(group);
+        Ok(())
+    }
+
+    fn error(&self, error: Error) -> BootstrapError {
+        let (rank, place, limit) = (self.rank, self.rendezvous.address.to_string(), self.deadline.limit());
+        match error {
+            JoinError::NobodyListens(last) => BootstrapError::NobodyListens { place, last, limit },
+            JoinError::Refused(reason) => BootstrapError::Refused { rank, place, reason },
+            JoinError::NoAnswer => {
+                Broken::Late.of((0, self.root_pid), rank, &self.rendezvous.purpose(), self.deadline)
+            }
+            JoinError::Missing(ranks) => BootstrapError::Missing {
+                ranks: ranks.into_iter().map(|rank| rank as usize).collect(),
+                purpose: PURPOSE.to_owned(),
+                limit: limit + CHILDREN,
+            },
+            JoinError::Protocol(what) => BootstrapError::Protocol { rank: 0, what },
+            JoinError::Failed(error) => error,
+        }
+    }
+}
+
+/// Why an attempt to reach rank 0 failed. Another one may succeed.
+fn why(broken: &Broken) -> String {
+    match broken {
+        Broken::Ended | Broken::Refused => "the listener closed the connection without an answer".to_owned(),
+        Broken::Late => "it did not answer".to_owned(),
+        // Bytes that were changed in transit come through another time.
+        Broken::Unreachable(what) | Broken::Strange(what) | Broken::Forged(what) => what.clone(),
+        Broken::Another => ANOTHER.to_owned(),
+        Broken::Stranger(reason) => reason.to_string(),
+    }
 }
 
 /// A connection to where rank 0 may be, with the address from which it was made; or why there is none.

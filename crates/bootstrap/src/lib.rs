@@ -22,10 +22,10 @@
 extern crate weftlink_shm;
 
 mod address;
-mod admission;
 mod blame;
 mod broken;
 mod channel;
+mod connections;
 mod deadline;
 mod descriptors;
 mod environment;
@@ -52,7 +52,6 @@ mod reparent;
 mod secret;
 mod slots;
 mod split;
-mod stall;
 mod subgroups;
 mod sweep;
 mod terms;

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 use weftlink_membership::regroup;
+use weftlink_membership::rendezvous::{self, Hello, Slot};
 
 use super::error::{BootstrapError, Refusal, Request};
 use super::host::Host;
@@ -25,7 +26,7 @@ pub(super) enum Message {
     /// These ranks are missing.
     Waiting { number: u32, ranks: Vec<u32> },
     /// From rank 0, when all have joined: the slot of the receiver.
-    Slot(Box<Slot>),
+    Slot(Box<Slot<Contact>>),
     /// From a parent, once: the members of the group.
     Members(Vec<Member>),
     /// To a parent: requests and bytes of all ranks below.
@@ -46,7 +47,7 @@ pub(super) enum Message {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Introduction {
     /// To join the group.
-    Join(Hello),
+    Join(Hello<Contact>),
     /// To be the parent's child in a group that both know.
     Link { group: u64, from: u32 },
     /// To be its child in a group that both are in, because the rank between them has left.
@@ -59,16 +60,6 @@ pub(super) enum Introduction {
     Regroup { lineage: u64, hello: regroup::Hello },
     /// To see whether the process is there.
     Probe,
-}
-
-/// A rank that joins, and its settings.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Hello {
-    pub(super) rank: usize,
-    pub(super) size: usize,
-    pub(super) contact: Contact,
-    /// What must be the same for all, by name: settings, the order of bytes, versions.
-    pub(super) terms: Vec<(String, String)>,
 }
 
 /// How a process is found.
@@ -89,14 +80,18 @@ impl Contact {
     }
 }
 
-/// A rank's place in the tree.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Slot {
-    pub(super) group: u64,
-    /// The parent to connect to; none if that is rank 0 and this connection will do.
-    pub(super) parent: Option<(u32, Contact)>,
-    /// The children that will connect.
-    pub(super) children: Vec<u32>,
+impl rendezvous::Contact for Contact {
+    fn is_on_host_of(&self, other: &Contact) -> bool {
+        self.host.is_same(&other.host)
+    }
+
+    fn is_process_of(&self, other: &Contact) -> bool {
+        self.name == other.name
+    }
+
+    fn pid(&self) -> u32 {
+        self.pid
+    }
 }
 
 /// One rank of a group, as all know it.

@@ -85,6 +85,8 @@ pub(super) struct State {
     wakes: Vec<Weak<OwnedFd>>,
     helpers: usize,
     notes: Vec<String>,
+    /// Whether ranks may join here: this is rank 0, and its rendezvous is not over.
+    pub(super) is_admitting: bool,
 }
 
 impl Monitor {
@@ -147,6 +149,11 @@ impl Monitor {
     pub(super) fn stop_listening(&self, listener: &Arc<Listener>) {
         self.inner.state().listeners.retain(|(_, other)| !Arc::ptr_eq(listener, other));
         self.inner.wake();
+    }
+
+    /// Keeps connections of ranks that want to join, or closes them.
+    pub(super) fn set_admitting(&self, is_admitting: bool) {
+        self.inner.state().is_admitting = is_admitting;
     }
 
     /// Watches all links of a group.
@@ -294,6 +301,16 @@ impl Drop for Monitor {
         self.inner.quit.store(true, Ordering::Release);
         self.inner.wake();
         let _ = thread.join();
+        // Helpers may still hold the rest. A listener that stays open would accept connections that no thread serves, and peers would
+        // take this rank for stopped.
+        let mut state = self.inner.state();
+        let closed = (
+            std::mem::take(&mut state.listeners),
+            std::mem::take(&mut state.links),
+            std::mem::take(&mut state.arrivals),
+        );
+        drop(state);
+        drop(closed);
     }
 }
 

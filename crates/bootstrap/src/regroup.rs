@@ -356,7 +356,7 @@ impl Driver<'_> {
         let members =
             members.map(|(member, host)| Member { contact: member.contact.clone(), host }).collect();
         let group = Group::new(view.group, rank, parent, children);
-        group.set_members(members);
+        group.set_members(members, tree::Shape::Binomial);
         monitor.watch(&group);
         monitor.regrouped(lineage.id, &view.ranks);
         Ok((group, Lineage { id: lineage.id, members: Arc::clone(&lineage.members), view }))

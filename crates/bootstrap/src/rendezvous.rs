@@ -5,13 +5,15 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use weftlink_knobs::{Interfaces, Knobs};
 use weftlink_membership::durations::WARN_AFTER;
+use weftlink_membership::rendezvous::Settings;
 
 use super::address::{addresses, listen_tcp};
-use super::error::BootstrapError;
+use super::deadline::Deadline;
+use super::error::{BootstrapError, list};
 use super::group::Group;
 use super::host::Host;
 use super::monitor::Monitor;
@@ -118,12 +120,17 @@ impl Rendezvous {
 
     pub(super) fn host(&self) -> Result<Host, BootstrapError> {
         let here = Host::here()?;
-        let here = if let RendezvousAddress::Path(_) = self.address { here.anywhere() } else { here };
+        let here = if let RendezvousAddress::Path(_) = self.address { here.at_a_path() } else { here };
         match (self.network.pretended_host, self.network.shared_memory) {
             (Some(number), _) => Ok(here.apart(number)),
             (None, true) => Ok(here),
             (None, false) => Ok(here.apart(random_number()? | 1)),
         }
+    }
+
+    pub(super) fn settings(&self, rank: u32, deadline: Deadline) -> Settings {
+        let (size, warn_after) = (self.size as u32, self.network.warn_after);
+        Settings { rank, size, deadline: Instant::now() + deadline.left().unwrap_or_default(), warn_after }
     }
 
     /// Where ranks that met on one host, and do not share its memory, find each other.
@@ -151,6 +158,13 @@ pub(super) fn check(rendezvous: &Rendezvous, rank: usize) -> Result<(), Bootstra
         size if rank >= size => Err(bad_call(format!("rank {rank} is not one of {size} ranks"))),
         _ => Ok(()),
     }
+}
+
+/// Logs a stall warning of a rank that waits for others to join, before there is a group in which ranks announce their waits.
+pub(super) fn log_stall(rank: usize, purpose: &str, waited: Duration, whom: &[u32]) {
+    let whom: Vec<usize> = whom.iter().map(|&rank| rank as usize).collect();
+    let (whom, seconds) = (list(&whom), waited.as_secs_f64());
+    tracing::warn!(target: "weft::meet", rank, "{purpose} has waited {seconds:.1} s for {whom}");
 }
 
 pub(super) fn bad_call(what: String) -> BootstrapError {

@@ -10,7 +10,8 @@ pub enum RendezvousAddress {
     /// A name in the kernel's table: nothing is left behind, however the ranks end. Seen by all processes of one
     /// network namespace, so not across containers.
     Abstract(String),
-    /// A socket in the file system, which containers can share. A stale one is replaced.
+    /// A socket in the file system, which containers can share. A stale one is replaced. Ranks in different network namespaces cannot
+    /// shrink or split their group, because they reach each other through rank 0 only.
     Path(PathBuf),
     /// A port of rank 0's host, the first that is free of a range. The others try all of them.
     Tcp {

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use weftlink_membership::tree::Shape;
+
 use super::deadline::Deadline;
 use super::error::{BootstrapError, Request};
 use super::group::{Group, Link};
@@ -43,6 +45,7 @@ pub(super) fn await_children(
 pub(super) fn in_place(
     group: &Group,
     members: Option<Vec<Member>>,
+    shape: Shape,
     ask: &Request,
     deadline: Deadline,
 ) -> Result<(), BootstrapError> {
@@ -52,7 +55,7 @@ pub(super) fn in_place(
             None => group.await_members(ask, deadline)?,
         };
         group.send_members(&members, ask, deadline)?;
-        group.set_members(members);
+        group.set_members(members, shape);
         group.sweep(0, ask, Vec::new(), deadline, None).map(|_| ())
     };
     settle().inspect_err(|error| group.fail_for(error))

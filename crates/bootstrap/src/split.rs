@@ -77,7 +77,7 @@ pub(super) fn form(
     let group = Group::new(id, rank, parent, children);
     group.set_elder(Some((Arc::downgrade(elder.0), elder.1.to_vec())));
     let members = contacts.into_iter().zip(hosts).map(|(contact, host)| Member { contact, host }).collect();
-    group.set_members(members);
+    group.set_members(members, tree::Shape::Binomial);
     monitor.watch(&group);
     match group.sweep(0, &ask, Vec::new(), deadline, None) {
         Ok(_) => {

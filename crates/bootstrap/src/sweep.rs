@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 
 use weftlink_membership::durations::{INQUIRY_RESULT, POLL, VERDICT};
-use weftlink_membership::tree;
 use weftlink_shm::memory::{MemoryError, SharedMemory};
 
 use super::broken::Broken;
@@ -267,9 +266,7 @@ impl Group {
 
     /// How many ranks are between this one and the root, at most.
     fn generation(&self) -> u32 {
-        let Some(members) = self.members.get() else { return u32::BITS - self.rank.leading_zeros() };
-        let hosts: Vec<u32> = members.iter().map(|member| member.host).collect();
-        let parents = tree::parents(&hosts);
+        let Some(parents) = self.parents.get() else { return u32::BITS - self.rank.leading_zeros() };
         let above = |rank: &u32| parents.get(*rank as usize).copied().flatten();
         std::iter::successors(Some(self.rank), above).count() as u32 - 1
     }

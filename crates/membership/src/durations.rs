@@ -50,6 +50,16 @@ pub const FORM: Duration = ms(10_000);
 pub const FOLLOW_FORM: Duration = ms(15_000);
 /// How long a side that is too small to continue looks for the others again.
 pub const MINORITY: Duration = HELLO;
+/// How long after the deadline of a rendezvous the ranks that joined wait for rank 0's decision, connect to each other and run
+/// their barrier.
+pub const PLACE: Duration = HELLO;
+/// How long after that deadline a rank waits for its children to connect.
+pub const CHILDREN: Duration = ms(2500);
+/// The least time for one attempt to reach a rank, however often waits are logged: a rank on a busy machine must have time to
+/// answer.
+pub const ATTEMPT_MIN: Duration = ms(1000);
+/// How long a rank that cannot take its slot waits for rank 0's error, which may name the cause.
+pub const ROOT_ERROR: Duration = ms(500);
 /// How long a rank retries at an address where a process of another user listens.
 pub const OTHER_USER: Duration = ms(5000);
 /// A wait is recorded after this long.
@@ -91,5 +101,12 @@ before! {
     ASK_AHEAD < ROOTS: "an error waits at least as long for answers as a warning";
     ASK_AHEAD < WARN_AFTER: "ranks are asked before the warning";
     VERDICT < HELLO: "a missing rank is named before its peers give the step up";
+    RETRY_MIN < JOIN_RETRY_MAX: "a rank that waits for rank 0 to listen retries less and less often";
+    JOIN_RETRY_MAX < ATTEMPT_MIN: "a rank that waits for rank 0 to listen mostly finds it within the time of one attempt";
+    JOIN_RETRY_MAX < OTHER_USER: "a rank retries more than once where another user listens";
+    ATTEMPT_MIN < HELLO: "a stall warning shortens an attempt, and never lengthens it";
+    CHILDREN < PLACE: "a parent, which knows which child is missing, times out before the others";
+    INQUIRY < CHILDREN: "rank 0 finds out what became of a rank before the parent of that rank times out";
+    ROOT_ERROR < CHILDREN: "a rank that waits for rank 0's error still reports its own in time";
     HELLO_WITHOUT_THREAD < HELLO: "a monitor thread that reads by itself gives a peer less time";
 }

@@ -26,7 +26,6 @@ use std::time::Instant;
 
 use crate::durations::{INQUIRY, PROBE_CHILDREN_AFTER, REPARENT_AFTER};
 use crate::event::Event;
-use crate::tree;
 use crate::waits::{Roots, Waits};
 use depart::Departure;
 
@@ -74,7 +73,7 @@ struct Seeking {
 #[derive(Debug, Clone)]
 pub struct Group<F> {
     rank: u32,
-    /// The parent of each rank; empty as long as the hosts of all are unknown.
+    /// The parent of each rank; empty as long as the tree is unknown.
     parents: Vec<Option<u32>>,
     neighbours: BTreeSet<u32>,
     /// The rank that this rank's events go up to.
@@ -124,9 +123,9 @@ impl<F: Clone> Group<F> {
         }
     }
 
-    /// Sets the host of each rank, from which all ranks derive the tree.
-    pub fn set_hosts(&mut self, hosts: &[u32]) {
-        self.parents = tree::parents(hosts);
+    /// Sets the parent of each rank in the tree that the group began with.
+    pub fn set_parents(&mut self, parents: Vec<Option<u32>>) {
+        self.parents = parents;
     }
 
     /// Takes in what happened. The actions are to be carried out in order.

@@ -1,4 +1,4 @@
-//! Who is in a group of ranks: the tree that events travel along, deaths and departures, reparenting, regrouping, and chains of waits.
+//! Who is in a group of ranks: the rendezvous, the tree that events travel along, deaths and departures, reparenting, regrouping, and chains of waits.
 //!
 //! Everything here is a state machine: inputs and the present time go in, actions come out, and `next_timeout` says when to
 //! call again. `weftlink-bootstrap` drives it with sockets and threads; the tests in `tests/` drive many ranks in one process
@@ -14,6 +14,7 @@ mod event;
 mod group;
 pub mod quorum;
 pub mod regroup;
+pub mod rendezvous;
 pub mod tree;
 mod waits;
 

@@ -4,7 +4,28 @@
 //! Ranks of one host form a binomial tree of their own, under the first of them; those form a binomial tree of hosts. So
 //! memory can be handed from parent to child inside a host, and each host is reached by one connection.
 
-/// The parent of every rank, given every rank's host; rank 0 has none.
+use serde::{Deserialize, Serialize};
+
+/// The shape of a tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Shape {
+    /// Binomial trees of ranks and hosts ([`parents`]).
+    Binomial,
+    /// All other ranks are children of rank 0, because they may not be able to reach each other.
+    Star,
+}
+
+impl Shape {
+    /// The parent of every rank, given every rank's host; rank 0 has none.
+    pub fn parents(self, hosts: &[u32]) -> Vec<Option<u32>> {
+        match self {
+            Shape::Binomial => parents(hosts),
+            Shape::Star => (0..hosts.len()).map(|rank| (rank > 0).then_some(0)).collect(),
+        }
+    }
+}
+
+/// The parent of every rank in a binomial tree, given every rank's host; rank 0 has none.
 pub fn parents(hosts: &[u32]) -> Vec<Option<u32>> {
     let mut by_host: Vec<Vec<u32>> = Vec::new();
     for (rank, &host) in (0..).zip(hosts) {
@@ -23,11 +44,6 @@ pub fn parents(hosts: &[u32]) -> Vec<Option<u32>> {
         }
     }
     parents
-}
-
-/// The parent of all others is rank 0.
-pub fn star(size: usize) -> Vec<Option<u32>> {
-    (0..size).map(|rank| (rank > 0).then_some(0)).collect()
 }
 
 /// The ranks whose parent this is.
@@ -83,6 +99,6 @@ mod tests {
         let none = None;
         assert_eq!(parents, [none, Some(0), Some(0), Some(0), Some(3), Some(1), Some(0), Some(6)]);
         assert_eq!(children(&parents, 0), [1, 2, 3, 6]);
-        assert_eq!(star(3), [None, Some(0), Some(0)]);
+        assert_eq!(Shape::Star.parents(&[0, 1, 0]), [None, Some(0), Some(0)]);
     }
 }

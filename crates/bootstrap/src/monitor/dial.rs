@@ -26,7 +26,10 @@ impl Inner {
             Ok(channel)
         };
         if contact.host.is_same(&self.host) {
-            return introduce(call_abstract(&contact.name, deadline)?, deadline);
+            let socket = call_abstract(&contact.name, deadline).map_err(|error| {
+                here_or_elsewhere(error.into(), contact.host.shares_network_with(&self.host))
+            })?;
+            return introduce(socket, deadline);
         }
         // An address that this host has too (docker0) leads to this host, whatever it is on the other.
         let own = match contact.host.shares_network_with(&self.host) || contact.addresses.len() == 1 {
@@ -54,6 +57,18 @@ impl Inner {
         Err(verdict(failed))
     }
 }
+
+/// The end of an attempt to reach a rank at its abstract name. Such names are those of one network namespace: in another one nobody
+/// has the name, which proves nothing about the rank.
+fn here_or_elsewhere(broken: Broken, shares_network: bool) -> Broken {
+    match broken {
+        Broken::Refused if !shares_network => Broken::Unreachable(ELSEWHERE.to_owned()),
+        broken => broken,
+    }
+}
+
+const ELSEWHERE: &str =
+    "it is in another network namespace. Ranks that meet at a path must share one to shrink or split";
 
 /// The result of trying one address of a rank.
 #[derive(Debug, PartialEq, Eq)]
@@ -89,6 +104,14 @@ fn verdict(failed: Vec<Tried>) -> Broken {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_that_nobody_has_proves_a_death_in_its_own_network_only() {
+        assert_eq!(here_or_elsewhere(Broken::Refused, true), Broken::Refused);
+        let elsewhere = here_or_elsewhere(Broken::Refused, false);
+        assert_eq!(elsewhere, Broken::Unreachable(ELSEWHERE.to_owned()));
+        assert_eq!(here_or_elsewhere(Broken::Late, false), Broken::Late);
+    }
 
     #[test]
     fn one_that_is_stopped_is_not_gone_whatever_its_other_addresses_say() {

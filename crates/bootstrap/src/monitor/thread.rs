@@ -240,6 +240,7 @@ impl Inner {
                 exclude(&channel);
                 return self.helper_done();
             }
+            Ok((Message::Introduction(Introduction::Join(_)), _)) if !state.is_admitting => {}
             Ok((Message::Introduction(Introduction::Link { group, .. }), _))
                 if state.abandoned.contains(&group) => {}
             Ok((Message::Introduction(introduction), channel)) => {

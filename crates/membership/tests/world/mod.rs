@@ -218,7 +218,7 @@ impl World {
         let parents = tree::parents(&hosts);
         let place = place_of(view, rank);
         let mut group = Group::new(place, parents[place as usize], tree::children(&parents, place));
-        group.set_hosts(&hosts);
+        group.set_parents(parents);
         group
     }
 

@@ -19,7 +19,7 @@ use support::{Rank, options, proved};
 use weftlink_comm::bootstrap::{Bootstrap, Network, Rendezvous, RendezvousAddress, Token};
 use weftlink_comm::{Communicator, Error, Options, Request};
 use weftlink_plan::{Algorithm, Aliasing, Collective, DataType, Order, Reducer, Reduction, Verified, verify};
-use weftlink_testkit::cases::values::{Value, factor, telling_input};
+use weftlink_testkit::cases::values::{Value, factor, order_dependent_input};
 use weftlink_testkit::cases::{By, Case, Counts, Memory, doing};
 use weftlink_testkit::processes::this_program;
 use weftlink_testkit::{promise, with_type};
@@ -129,7 +129,7 @@ fn cases(ranks: u32, every: usize, wanted: impl Fn(&Case, Option<&Verified>) -> 
 fn canonical(case: &Case) -> Vec<Vec<u8>> {
     let reduction = case.reduction.unwrap();
     let is_scan = matches!(case.collective, Collective::Scan | Collective::ExclusiveScan);
-    let inputs: Vec<Vec<u8>> = (0..case.ranks).map(|rank| telling_input(case, rank)).collect();
+    let inputs: Vec<Vec<u8>> = (0..case.ranks).map(|rank| order_dependent_input(case, rank)).collect();
     let ranks = case.ranks as usize;
     with_type!(case.data_type, T => {
         let reducer = match reduction {
@@ -208,7 +208,7 @@ fn deterministic(is_readable: bool) -> Options {
 fn run(comm: Communicator, cases: &[(usize, Case)], mut look: impl FnMut(&Case, usize, Vec<u8>)) {
     let number = comm.rank();
     let all: Vec<Case> = cases.iter().map(|(_, case)| case.clone()).collect();
-    let mut rank = Rank::giving(telling_input, comm, &all).unwrap();
+    let mut rank = Rank::giving(order_dependent_input, comm, &all).unwrap();
     for (at, case) in cases {
         // What this machine cannot do is skipped by all ranks.
         if let Ok(outcome) = rank.run(*at, case, &AtomicU64::new(0)) {

@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_table_says_there_is_a_plan_of_every_order() {
+    fn every_table_has_a_plan_for_every_order() {
         let kinds = Collective::KINDS.into_iter().filter(Collective::reduces);
         for (collective, ranks) in kinds.flat_map(|it| [1, 2, 3, 6].map(|ranks| (it.clone(), ranks))) {
             let kind = weftlink_recorder::header::kind(&collective);
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn in_place_of_a_plan_that_is_out_of_order_comes_a_fast_one() {
+    fn unordered_plans_are_replaced_by_fast_ordered_ones() {
         let named = |collective, memory, choice, packets| {
             let plan = plan(collective, memory, Order::Canonical, choice, 6);
             let is_of_packets = plan.channels.iter().any(|channel| channel.protocol == Protocol::Ll);
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_rank_0_has_proved_is_taken_if_it_is_the_same_plan() {
+    fn proofs_of_rank_0_apply_to_the_same_plan() {
         let hosts = [0; 5];
         let key = |order| {
             let (collective, aliasing) = (Collective::AllReduce, Some(Aliasing::InPlace));

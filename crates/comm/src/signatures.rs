@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn known_calls_have_different_signatures_whatever_their_hashes_are() {
+    fn known_calls_have_distinct_signatures() {
         let mut known = SignatureTable::new();
         // Counts that are 2^20 apart have the same hash in a signature.
         let calls: Vec<Header> = (0..TABLE_MAX).map(|number| call(number << HASH_BITS)).collect();
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_call_is_forgotten_first_and_is_new_again() {
+    fn the_oldest_call_is_evicted_first() {
         let mut known = SignatureTable::new();
         for round in 0..3 {
             for count in 0..=TABLE_MAX {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_with_one_hash_are_told_apart() {
+    fn hash_collisions_are_distinguished() {
         let mut known = SignatureTable::new();
         known.add(&call(1), 5);
         known.add(&call(2), 5);

@@ -35,7 +35,7 @@ fn sum(values: Vec<f32>) -> Request<'static, Vec<f32>> {
 }
 
 #[test]
-fn buffers_of_all_kinds_come_back_with_the_result() {
+fn results_return_buffers_of_all_kinds() {
     on_ranks(3, |background| {
         let me = background.rank() as f32;
         let windows = background.with(|comm| Ok((comm.window::<f32>(40)?, comm.window::<f32>(40)?)));
@@ -81,7 +81,7 @@ fn buffers_of_all_kinds_come_back_with_the_result() {
 }
 
 #[test]
-fn calls_are_made_in_order_and_never_on_the_callers_thread() {
+fn calls_run_in_order_on_the_worker() {
     on_ranks(2, |background| {
         let (here, log) = (std::thread::current().id(), Arc::new(Mutex::new(Vec::new())));
         let handles: Vec<_> = (0..200)
@@ -104,7 +104,7 @@ fn calls_are_made_in_order_and_never_on_the_callers_thread() {
 }
 
 #[test]
-fn handles_can_be_dropped_waited_for_a_while_and_watched() {
+fn handles_can_be_dropped_and_polled_and_time_out() {
     let (first, later) = (Barrier::new(2), Barrier::new(2));
     on_ranks(2, |background| {
         if background.rank() == 1 {
@@ -209,7 +209,7 @@ fn scopes_lend_buffers() {
 }
 
 #[test]
-fn a_scope_that_panics_waits_too() {
+fn panicking_scopes_wait_for_their_calls() {
     let gate = Barrier::new(2);
     on_ranks(2, |background| {
         let mut values = vec![1.0_f32; 100_000];
@@ -273,7 +273,7 @@ fn raw_calls_run_their_callback() {
 }
 
 #[test]
-fn calls_that_differ_are_shown_from_both_sides() {
+fn mismatches_show_both_calls() {
     let errors = on_ranks(2, |background| {
         background.start(sum(vec![1.0; 10])).wait().unwrap();
         let length = 10 + background.rank();
@@ -301,7 +301,7 @@ fn misuse_harms_no_other_call() {
 }
 
 #[test]
-fn the_queue_has_an_end_and_says_so() {
+fn a_full_queue_is_an_error() {
     let gate = Barrier::new(2);
     on_ranks(2, |background| {
         const CALLS: usize = QUEUE_MAX + 2;
@@ -388,7 +388,7 @@ fn raw_sum(words: &mut [u32]) -> Request<'static, RawBuffers> {
 }
 
 #[test]
-fn a_caller_makes_its_call_itself_unless_others_come_first() {
+fn callers_run_their_call_if_the_queue_is_empty() {
     on_ranks(2, |background| {
         let mut words = [1, 2];
         // SAFETY: it has returned before anything else touches the words.
@@ -470,7 +470,7 @@ fn a_waiting_caller_can_run_its_call() {
 
 /// A call that comes later may depend on what the helper does next.
 #[test]
-fn help_runs_no_later_calls() {
+fn waiting_callers_run_no_later_calls() {
     let gate = Barrier::new(2);
     on_ranks(2, |background| {
         for _ in 0..50 {

@@ -97,7 +97,7 @@ fn while_the_caller_waits(mut comm: Communicator, deadline: Duration) -> Option<
 }
 
 #[test]
-fn a_deadline_of_a_call_is_only_that_calls() {
+fn call_deadlines_apply_to_one_call() {
     for way in [in_the_background as Way, while_the_caller_waits] {
         let try_with = |deadline: Duration| -> Option<()> {
             let ranks = Communicator::threads(2, options()).unwrap();
@@ -149,7 +149,7 @@ fn all_ranks_learn_which_rank_cancelled() {
 }
 
 #[test]
-fn a_call_that_waits_in_the_queue_can_be_cancelled() {
+fn queued_calls_can_be_cancelled() {
     let gate = Barrier::new(2);
     on_ranks(2, |background| {
         warm_up(&background, true);
@@ -259,7 +259,7 @@ fn a_poll_hook_may_abort_its_call() {
 }
 
 #[test]
-fn no_time_to_wait_is_none() {
+fn zero_timeouts_do_not_wait() {
     // What is not there at once is missed, wherever ranks wait, and whatever else has no time.
     for warn_after in [Duration::ZERO, LONG] {
         let ranks = Communicator::threads(2, Options { warn_after, ..options() }).unwrap();
@@ -288,7 +288,7 @@ fn no_time_to_wait_is_none() {
 }
 
 #[test]
-fn a_blocking_rank_hears_of_an_abort_too() {
+fn blocking_calls_see_aborts() {
     let ranks = Communicator::threads(2, options()).unwrap();
     let [mut one, two] = <[Communicator; 2]>::try_from(ranks).unwrap();
     let two = two.into_background().unwrap();
@@ -328,7 +328,7 @@ fn a_panic_in_an_operation_aborts_all_ranks() {
 }
 
 #[test]
-fn a_panic_before_the_call_ends_it_for_all_too() {
+fn a_panic_before_the_call_aborts_all_ranks() {
     on_ranks(2, |background| {
         warm_up(&background, true);
         let panics = background.rank() == 1;
@@ -398,7 +398,7 @@ fn a_rank_that_leaves_is_named() {
 const ROLE: &str = "WEFT_TEST_RANK";
 
 #[test]
-fn a_reason_reaches_other_hosts_also_when_its_rank_has_left() {
+fn reasons_reach_other_hosts_after_their_rank_left() {
     let port = Port::reserve();
     let place = RendezvousAddress::Tcp { host: "127.0.0.1".to_owned(), ports: port.number..=port.number };
     let meeting = Rendezvous::new(place, Token::new("reasons").unwrap(), 2, Duration::from_secs(60));

@@ -194,27 +194,27 @@ fn disagree(place: Place, sizes: &[(usize, usize)]) {
 }
 
 #[test]
-fn counts_that_disagree_are_shown_in_ordinary_memory() {
+fn differing_counts_are_reported_in_ordinary_memory() {
     disagree(Place::Ordinary, &[(10, 20), (20, 10), (0, 5), (300_000, 400_000)]);
 }
 
 #[test]
-fn counts_that_disagree_are_shown_where_the_kernel_reads_peers() {
+fn differing_counts_are_reported_with_single_copy() {
     disagree(Place::SingleCopy, &[(10, 20), (20, 10), (300_000, 400_000), (400_000, 300_000)]);
 }
 
 #[test]
-fn counts_that_disagree_are_shown_in_windows() {
+fn differing_counts_are_reported_in_windows() {
     disagree(Place::Windows, &[(10, 20), (20, 10), (100_000, 200_000), (200_000, 100_000)]);
 }
 
 #[test]
-fn counts_that_disagree_are_shown_across_hosts() {
+fn differing_counts_are_reported_across_hosts() {
     disagree(Place::Hosts, &[(10, 20), (20, 10), (30_000, 40_000)]);
 }
 
 #[test]
-fn counts_that_disagree_are_shown_across_hosts_with_several_ranks() {
+fn differing_counts_are_reported_across_hosts_with_several_ranks() {
     disagree(Place::MixedHosts, &[(10, 20), (40_000, 30_000)]);
 }
 
@@ -233,7 +233,7 @@ fn a_rank_with_inconsistent_counts_gets_an_error() {
 }
 
 #[test]
-fn counts_that_agree_are_moved_everywhere() {
+fn matching_counts_work_everywhere() {
     for place in Place::ALL {
         let gave = on_ranks(3, place, |comm| {
             let mut right = Vec::new();
@@ -278,7 +278,7 @@ fn moved<T: Data + Default>(comm: &mut Communicator, which: usize) -> Result<(),
 }
 
 #[test]
-fn types_of_one_size_are_not_taken_for_each_other() {
+fn types_of_equal_size_are_distinguished() {
     for place in [Place::Ordinary, Place::SingleCopy, Place::Hosts] {
         for which in 0..9 {
             let gave = on_ranks(3, place, |comm| {
@@ -304,7 +304,7 @@ fn types_of_one_size_are_not_taken_for_each_other() {
 }
 
 #[test]
-fn bytes_are_moved_as_bytes() {
+fn uneven_calls_move_bytes() {
     for place in [Place::Ordinary, Place::Hosts] {
         let gave = on_ranks(3, place, |comm| (0..9).try_for_each(|which| moved::<u8>(comm, which)));
         assert!(gave.iter().all(Result::is_ok), "{gave:?}");

@@ -328,7 +328,7 @@ fn spread_rank(number: usize, rank: usize, is_split: bool, cases: &[Vec<(usize, 
 }
 
 #[test]
-fn processes_mixtures_hosts_and_parts_agree() {
+fn results_agree_across_processes_threads_hosts_and_splits() {
     const PROCESS: &str = "WEFT_TEST_PROCESS";
     let parent = std::env::var("WEFT_TEST_PARENT").unwrap_or_else(|_| std::process::id().to_string());
     let ways = || (0..SPREADS.len()).flat_map(|number| [(number, false), (number, true)]);
@@ -351,7 +351,11 @@ fn processes_mixtures_hosts_and_parts_agree() {
         let has_ranks = |process: &usize| processes[*process].iter().any(|rank| *rank < world);
         let start = |process: usize| {
             let mut command = this_program();
-            command.args(["--exact", "processes_mixtures_hosts_and_parts_agree", "--nocapture"]);
+            command.args([
+                "--exact",
+                "results_agree_across_processes_threads_hosts_and_splits",
+                "--nocapture",
+            ]);
             let role = format!("{number}/{}/{process}", u8::from(is_split));
             command.env(PROCESS, role).env("WEFT_TEST_PARENT", &parent).spawn().unwrap()
         };
@@ -363,7 +367,7 @@ fn processes_mixtures_hosts_and_parts_agree() {
 }
 
 #[test]
-fn plans_that_are_not_eligible_give_other_bits() {
+fn ineligible_plans_change_bits() {
     const RANKS: u32 = 5;
     let wanted = |case: &Case, plan: Option<&Verified>| {
         case.memory == Memory::Symmetric && case.counts == Counts::Even(701) && !is_eligible(case, plan)
@@ -411,7 +415,7 @@ fn on_three<T: Send>(
 }
 
 #[test]
-fn a_plan_that_is_not_eligible_is_refused_and_the_next_call_is_fine() {
+fn ineligible_plans_are_refused_without_harm() {
     let gave = on_three(
         |_| true,
         |comm| {
@@ -495,7 +499,7 @@ fn the_document_lists_the_eligible_plans() {
 }
 
 #[test]
-fn the_order_is_known_however_many_ranks_there_are() {
+fn the_order_is_known_for_any_number_of_ranks() {
     // By classes no order would be known, and a deterministic communicator would find no plan.
     for (algorithm, collective, ranks) in [
         (Algorithm::Staged, Collective::AllReduce, 64),

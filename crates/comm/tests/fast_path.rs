@@ -133,7 +133,7 @@ fn calls_between_hosts_neither_allocate_nor_free() {
 }
 
 #[test]
-fn the_count_would_show() {
+fn allocations_are_counted() {
     let before = COUNTED.get();
     drop(std::hint::black_box(vec![1]));
     assert_eq!(COUNTED.get() - before, 2);

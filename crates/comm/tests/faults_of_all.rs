@@ -118,7 +118,7 @@ fn a_rank_missing_while_plans_load_is_named() {
 }
 
 #[test]
-fn a_rank_that_leaves_is_named_at_once() {
+fn departures_are_reported_at_once() {
     for collective in collectives(3) {
         for errors in on_ranks(3, LONG, |mut comm| {
             let call = Call::of(collective.clone());
@@ -177,7 +177,7 @@ fn differences() -> Vec<[(Call, String); 2]> {
 }
 
 #[test]
-fn calls_that_differ_are_shown_with_both_sides() {
+fn every_mismatch_shows_both_calls() {
     for calls in differences() {
         for load in [false, true] {
             let done = Barrier::new(2);
@@ -213,7 +213,7 @@ fn calls_that_differ_are_shown_with_both_sides() {
 }
 
 #[test]
-fn blocks_of_different_lengths_that_ranks_do_not_agree_on_are_an_error() {
+fn differing_block_lengths_are_an_error() {
     for gathers in [true, false] {
         for errors in on_ranks(2, LONG, |mut comm| {
             let counts = if comm.rank() == 0 { [100, 200] } else { [200, 100] };

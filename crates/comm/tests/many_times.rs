@@ -74,7 +74,7 @@ fn use_it(comm: Communicator, close: bool) {
 }
 
 #[test]
-fn groups_of_threads_leave_nothing() {
+fn groups_of_threads_leak_nothing() {
     let _turn = TURN.lock().unwrap();
     let round = |number: usize| {
         let ranks = Communicator::threads(2, options()).unwrap();
@@ -91,7 +91,7 @@ fn groups_of_threads_leave_nothing() {
 }
 
 #[test]
-fn posts_leave_nothing() {
+fn endpoints_leak_nothing() {
     let _turn = TURN.lock().unwrap();
     let round = |number: usize| {
         let ranks = Communicator::threads(2, options()).unwrap();
@@ -126,8 +126,8 @@ fn posts_leave_nothing() {
 }
 
 #[test]
-fn groups_of_processes_leave_nothing() {
-    const TEST: &str = "groups_of_processes_leave_nothing";
+fn groups_of_processes_leak_nothing() {
+    const TEST: &str = "groups_of_processes_leak_nothing";
     const ROLE: &str = "WEFT_TEST_PARENT";
     let work = |rank: usize, parent: String| {
         let round = |number: usize| {
@@ -154,7 +154,7 @@ fn groups_of_processes_leave_nothing() {
 
 /// What a forked process finds in the place of connections does not stay open in a program that it becomes.
 #[test]
-fn a_program_that_a_forked_process_becomes_inherits_nothing() {
+fn exec_after_fork_inherits_nothing() {
     let _turn = TURN.lock().unwrap();
     let place = RendezvousAddress::Abstract(format!("weft-inherits-{}", std::process::id()));
     let meeting = Rendezvous::new(place, Token::new("inherits").unwrap(), 2, LONG);
@@ -219,7 +219,7 @@ fn a_forked_process_writes_no_counters() {
 }
 
 #[test]
-fn a_process_that_is_forked_neither_hangs_nor_disturbs() {
+fn forked_processes_neither_hang_nor_disturb_the_job() {
     let _turn = TURN.lock().unwrap();
     let ranks = Communicator::threads(3, options()).unwrap();
     let [one, two, three] = <[Communicator; 3]>::try_from(ranks).unwrap();

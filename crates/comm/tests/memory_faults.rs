@@ -173,8 +173,8 @@ fn rank_that_reads(role: &str) {
 /// Rank 1 is stopped while it waits for rank 0. Meanwhile rank 2 dies, and rank 0 has its error and writes to its buffer. Rank 1 goes
 /// on, finds that rank 0 had entered the call, and reads.
 #[test]
-fn a_buffer_that_its_rank_has_back_is_not_read_as_data() {
-    const NAME: &str = "a_buffer_that_its_rank_has_back_is_not_read_as_data";
+fn returned_buffers_are_not_read_as_data() {
+    const NAME: &str = "returned_buffers_are_not_read_as_data";
     if let Ok(role) = std::env::var(ROLE) {
         return rank_that_reads(&role);
     }
@@ -275,7 +275,7 @@ fn on_two_ranks(work: impl Fn(Lanes) + Sync) {
 /// A call of one lane fails on rank 0, which keeps a copy of its part of the window. Later calls of the other lane would use the copy on
 /// rank 0, and what it was made of on rank 1.
 #[test]
-fn a_lane_that_failed_leaves_no_stale_window_to_the_others() {
+fn failed_lanes_leave_no_stale_window() {
     for failing in [0, 1] {
         let failed = Barrier::new(2);
         on_two_ranks(|mut lanes| {
@@ -295,7 +295,7 @@ fn a_lane_that_failed_leaves_no_stale_window_to_the_others() {
 
 /// The same while a call of the other lane waits for rank 1.
 #[test]
-fn a_lane_that_fails_ends_the_calls_of_the_others() {
+fn failed_lanes_abort_the_other_lanes() {
     for failing in [0, 1] {
         let failed = Barrier::new(2);
         on_two_ranks(|mut lanes| {

@@ -69,7 +69,7 @@ fn run_cases(role: &Role) {
 }
 
 #[test]
-fn hosts_are_told_apart_by_their_networks() {
+fn hosts_are_distinguished_by_network() {
     if let Some(role) = Role::of_this_process() {
         let met = role.meet();
         say(&format!("hosts {:?}", met.hosts()));
@@ -78,13 +78,13 @@ fn hosts_are_told_apart_by_their_networks() {
     // One kernel, and so one boot, but two networks: memory cannot be handed over.
     let Some(hosts) = hosts(2) else { return };
     let places = [0, 1, 1, 0];
-    let mut job = Job::start(&hosts, &places, "hosts_are_told_apart_by_their_networks", &Settings::new());
+    let mut job = Job::start(&hosts, &places, "hosts_are_distinguished_by_network", &Settings::new());
     assert!(job.hear_all("hosts").iter().all(|told| told == "hosts [0, 1, 1, 0]"));
     job.finish();
 }
 
 #[test]
-fn an_address_that_both_hosts_have_is_passed_over() {
+fn addresses_that_hosts_share_are_skipped() {
     if let Some(role) = Role::of_this_process() {
         return say_connections(&role);
     }
@@ -105,7 +105,7 @@ fn an_address_that_both_hosts_have_is_passed_over() {
     }
     // All at the same port, so that whoever goes to the wrong address finds somebody of this job there: itself.
     let settings = Settings { ports: "41000-41000", ..Settings::new() };
-    let mut job = Job::start(&hosts, &[0, 1, 2], "an_address_that_both_hosts_have_is_passed_over", &settings);
+    let mut job = Job::start(&hosts, &[0, 1, 2], "addresses_that_hosts_share_are_skipped", &settings);
     let told = job.hear_all("connected to");
     job.finish();
     let [own, other] = ["10.8.0.3", "10.8.0.2"];
@@ -115,7 +115,7 @@ fn an_address_that_both_hosts_have_is_passed_over() {
 }
 
 #[test]
-fn interfaces_and_ports_are_those_that_were_asked_for() {
+fn interface_and_port_settings_are_used() {
     if let Some(role) = Role::of_this_process() {
         return say_connections(&role);
     }
@@ -128,8 +128,7 @@ fn interfaces_and_ports_are_those_that_were_asked_for() {
     // They meet by eth0, whose address they were given; what follows goes by the other.
     let settings = Settings { interface: "=fast0", ports: "42000-42003", ..Settings::new() };
     let places = [0, 0, 1, 1];
-    let mut job =
-        Job::start(&hosts, &places, "interfaces_and_ports_are_those_that_were_asked_for", &settings);
+    let mut job = Job::start(&hosts, &places, "interface_and_port_settings_are_used", &settings);
     let (listening, connected) = (job.hear_all("listening at"), job.hear_all("connected to"));
     let reached = job.hear_all("reached at");
     job.finish();
@@ -195,15 +194,14 @@ fn address(text: &str) -> String {
 }
 
 #[test]
-fn a_cut_is_told_and_becomes_an_error_at_the_deadline() {
+fn a_stalled_network_is_logged_and_times_out() {
     if let Some(role) = Role::of_this_process() {
         return role.call_until_stopped();
     }
     let Some(hosts) = hosts(2) else { return };
     let settings = Settings { deadline: "2s", ..Settings::new() };
     let places = [0, 1];
-    let mut job =
-        Job::start(&hosts, &places, "a_cut_is_told_and_becomes_an_error_at_the_deadline", &settings);
+    let mut job = Job::start(&hosts, &places, "a_stalled_network_is_logged_and_times_out", &settings);
     job.hear_all("calling");
     hosts.cut(1);
     for (rank, other) in [(0, "rank 1 (host b, pid "), (1, "rank 0 (host a, pid ")] {
@@ -215,14 +213,13 @@ fn a_cut_is_told_and_becomes_an_error_at_the_deadline() {
 }
 
 #[test]
-fn a_cable_that_is_plugged_in_again_in_time_is_no_error() {
+fn a_short_loss_of_link_is_not_an_error() {
     if let Some(role) = Role::of_this_process() {
         return role.call_until_stopped();
     }
     let Some(hosts) = hosts(2) else { return };
     let places = [0, 0, 1, 1];
-    let mut job =
-        Job::start(&hosts, &places, "a_cable_that_is_plugged_in_again_in_time_is_no_error", &Settings::new());
+    let mut job = Job::start(&hosts, &places, "a_short_loss_of_link_is_not_an_error", &Settings::new());
     job.hear_all("calling");
     hosts.pull(1);
     // Calls do not get on for so long that it is said.
@@ -235,8 +232,8 @@ fn a_cable_that_is_plugged_in_again_in_time_is_no_error() {
 }
 
 #[test]
-fn what_was_sent_gets_there_while_its_sender_is_busy() {
-    const TEST: &str = "what_was_sent_gets_there_while_its_sender_is_busy";
+fn messages_arrive_while_their_sender_is_busy() {
+    const TEST: &str = "messages_arrive_while_their_sender_is_busy";
     const MESSAGE: [u8; 16 << 10] = [7; 16 << 10];
     if let Some(role) = Role::of_this_process() {
         let mut comm = role.communicator();
@@ -311,7 +308,7 @@ fn a_death_in_another_pid_namespace_is_noticed() {
 }
 
 #[test]
-fn a_stopped_rank_that_goes_on_is_no_error() {
+fn a_resumed_rank_is_not_an_error() {
     const STOPPED: usize = 8;
     if let Some(role) = Role::of_this_process() {
         return role.call_until_stopped();
@@ -319,7 +316,7 @@ fn a_stopped_rank_that_goes_on_is_no_error() {
     let Some(hosts) = hosts(1) else { return };
     // In the tree of 16 ranks, rank 8 stands between rank 0 and ranks 9, 10 and 12.
     let places = [0; 16];
-    let mut job = Job::start(&hosts, &places, "a_stopped_rank_that_goes_on_is_no_error", &Settings::new());
+    let mut job = Job::start(&hosts, &places, "a_resumed_rank_is_not_an_error", &Settings::new());
     job.hear_all("calling");
     job.signal(STOPPED, Signal::STOP);
     job.forget();
@@ -404,25 +401,25 @@ fn partition(test: &str, places: &[usize], cut: usize, winners: &[usize]) {
 }
 
 #[test]
-fn the_larger_part_of_a_partition_goes_on() {
+fn the_larger_side_of_a_partition_continues() {
     match Role::of_this_process() {
         Some(role) => shrink_when_told(&role),
-        None => partition("the_larger_part_of_a_partition_goes_on", &[0, 1, 2], 2, &[0, 1]),
+        None => partition("the_larger_side_of_a_partition_continues", &[0, 1, 2], 2, &[0, 1]),
     }
 }
 
 #[test]
-fn a_minority_with_rank_0_does_not_go_on() {
+fn a_minority_with_rank_0_does_not_continue() {
     match Role::of_this_process() {
         Some(role) => shrink_when_told(&role),
-        None => partition("a_minority_with_rank_0_does_not_go_on", &[0, 1, 1], 0, &[1, 2]),
+        None => partition("a_minority_with_rank_0_does_not_continue", &[0, 1, 1], 0, &[1, 2]),
     }
 }
 
 #[test]
-fn of_two_halves_the_one_with_rank_0_goes_on() {
+fn the_half_with_rank_0_continues() {
     match Role::of_this_process() {
         Some(role) => shrink_when_told(&role),
-        None => partition("of_two_halves_the_one_with_rank_0_goes_on", &[0, 0, 1, 1], 1, &[0, 1]),
+        None => partition("the_half_with_rank_0_continues", &[0, 0, 1, 1], 1, &[0, 1]),
     }
 }

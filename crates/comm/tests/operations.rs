@@ -106,7 +106,7 @@ fn noncommutative_operations_combine_in_rank_order() {
 }
 
 #[test]
-fn functions_of_other_types_and_missing_factors_are_refused_and_nothing_is_lost() {
+fn invalid_operations_are_refused_without_harm() {
     let add = |a: u64, b: u64| a + b;
     let sums = on_threads(2, |mut comm| {
         let mut values = [1_u32, 2];
@@ -138,7 +138,7 @@ fn functions_of_other_types_and_missing_factors_are_refused_and_nothing_is_lost(
 }
 
 #[test]
-fn a_panic_in_the_callers_function_ends_the_call_for_all() {
+fn a_panic_in_a_user_function_aborts_all_ranks() {
     let ranks = Communicator::threads(2, Options::default()).unwrap();
     let done = std::sync::Barrier::new(2);
     let work = |mut comm: Communicator| {

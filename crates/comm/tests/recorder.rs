@@ -99,7 +99,7 @@ fn only_the_last_calls_are_kept() {
 }
 
 #[test]
-fn a_call_that_waits_can_be_looked_at() {
+fn pending_calls_can_be_inspected() {
     let (mut zero, mut one) = two(64);
     let recorder = zero.flight_recorder();
     // Once before anybody looks, so that nothing is allocated later.
@@ -135,7 +135,7 @@ fn a_call_that_waits_can_be_looked_at() {
 }
 
 #[test]
-fn a_rank_that_waits_for_others_to_allocate_can_be_looked_at() {
+fn pending_allocations_can_be_inspected() {
     let (mut zero, mut one) = two(64);
     let recorder = zero.flight_recorder();
     std::thread::scope(|scope| {
@@ -256,7 +256,7 @@ fn killed_ranks_leave_their_records() {
 }
 
 #[test]
-fn ranks_that_end_in_peace_leave_counters_and_nothing_else() {
+fn clean_exits_leave_only_counters() {
     if let Some((_, mut comm)) = role(LONG) {
         for _ in 0..12 {
             comm.all_reduce(&mut [1.0_f32; 4], Reduction::Sum).unwrap();
@@ -266,7 +266,7 @@ fn ranks_that_end_in_peace_leave_counters_and_nothing_else() {
         return;
     }
     let folder = folder("peace");
-    for output in job("ranks_that_end_in_peace_leave_counters_and_nothing_else", &folder) {
+    for output in job("clean_exits_leave_only_counters", &folder) {
         assert!(output.contains("1 passed"), "{output}");
     }
     let mut names: Vec<String> = std::fs::read_dir(&folder)
@@ -286,7 +286,7 @@ fn ranks_that_end_in_peace_leave_counters_and_nothing_else() {
 }
 
 #[test]
-fn parts_are_counted_beside_the_whole() {
+fn split_communicators_have_their_own_counters() {
     if let Some((rank, mut comm)) = role(LONG) {
         comm.barrier().unwrap();
         // Ranks 0 and 2 are 1 and 0 of their part.
@@ -295,7 +295,7 @@ fn parts_are_counted_beside_the_whole() {
         return;
     }
     let folder = folder("parts");
-    for output in job("parts_are_counted_beside_the_whole", &folder) {
+    for output in job("split_communicators_have_their_own_counters", &folder) {
         assert!(output.contains("1 passed"), "{output}");
     }
     for rank in 0..RANKS {
@@ -315,7 +315,7 @@ fn parts_are_counted_beside_the_whole() {
 }
 
 #[test]
-fn counters_are_in_the_form_that_prometheus_reads() {
+fn counters_have_the_prometheus_format() {
     let (zero, one) = both(two(16), |comm| {
         comm.all_reduce(&mut [1.0_f32; 100], Reduction::Sum).unwrap();
         comm.barrier().unwrap();
@@ -420,8 +420,8 @@ fn job(test: &str, folder: &Path) -> Vec<String> {
 
 /// Somebody else has put links and pipes where files of a rank will be, in a folder that all may write.
 #[test]
-fn files_of_others_are_not_written_through() {
-    const TEST: &str = "files_of_others_are_not_written_through";
+fn foreign_links_and_pipes_are_not_followed() {
+    const TEST: &str = "foreign_links_and_pipes_are_not_followed";
     if let Some((rank, mut comm)) = role(Duration::from_secs(1)) {
         let folder = PathBuf::from(std::env::var_os("WEFT_RECORD_DIR").unwrap());
         let job = comm.flight_recorder().record().job;

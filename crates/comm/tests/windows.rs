@@ -252,7 +252,7 @@ fn a_failed_closure_aborts_all_ranks() {
 }
 
 #[test]
-fn a_signal_that_never_comes_is_an_error_at_the_deadline() {
+fn missing_signals_time_out() {
     let done = Barrier::new(2);
     let ranks =
         Communicator::threads(2, Options { deadline: Duration::from_millis(200), ..Options::default() })

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_leaves_what_it_does_not_need() {
+    fn unused_memory_of_a_group_is_available() {
         let folder = std::env::temp_dir().join(format!("weft-group-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let write = |name: &str, text: &str| std::fs::write(folder.join(name), text).unwrap();
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_version_one_counts_and_so_do_those_of_parents() {
+    fn cgroup_v1_and_parent_limits_apply() {
         let mounted = std::env::temp_dir().join(format!("weft-group-one-{}", std::process::id()));
         let folder = mounted.join("memory/outer/inner");
         std::fs::create_dir_all(&folder).unwrap();
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_group_of_version_two_is_found() {
+    fn cgroup_v2_groups_are_found() {
         assert_eq!(group_path("5:cpu:/x\n0::/user.slice/a\n"), Some("user.slice/a"));
         assert_eq!(group_path("0::/\n"), Some(""));
         assert_eq!(group_path("5:memory:/x\n"), None);

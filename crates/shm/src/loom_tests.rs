@@ -325,7 +325,7 @@ fn taken_back(before_writing: fn(), after_reading: fn()) {
 }
 
 #[test]
-fn loom_memory_that_is_taken_back() {
+fn loom_memory_taken_back() {
     taken_back(crate::sync::before_writing, crate::sync::after_reading);
 }
 
@@ -404,7 +404,7 @@ fn loom_waits_over_a_fifo() {
 
 #[test]
 #[should_panic(expected = "taken for good")]
-fn loom_memory_that_is_taken_back_without_a_fence() {
+fn loom_memory_taken_back_without_a_fence() {
     taken_back(|| (), || ());
 }
 

@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_private_is_no_longer_shared() {
+    fn private_memory_is_not_shared() {
         let page = rustix::param::page_size();
         let (one, fd) = SharedMemory::create("test", 4 * page).unwrap();
         let other = SharedMemory::from_fd(&fd, 4 * page).unwrap();
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn every_page_is_there_from_the_start() {
+    fn all_pages_are_resident_from_the_start() {
         let (_memory, fd) = SharedMemory::create("test", 1 << 20).unwrap();
         assert_eq!(fstat(&fd).unwrap().st_blocks * 512, 1 << 20);
     }
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_sealed_is_refused() {
+    fn unsealed_memory_is_refused() {
         let fd = sealable("test").unwrap();
         ftruncate(&fd, 4096).unwrap();
         let error = SharedMemory::from_fd(&fd, 4096).unwrap_err();

@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_for_what_is_there_returns_at_once() {
+    fn satisfied_waits_return_at_once() {
         let (abort, sleepers) = (Line::new(), Line::new());
         let waiter =
             Waiter::new(&abort, &sleepers, WaitPolicy { spins: 0, yields: 0, timeout: Duration::ZERO });
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mismatch_is_seen_in_every_phase() {
+    fn mismatches_end_every_phase() {
         let (abort, sleepers, line) = (Line::new(), Line::new(), Line::new());
         for patience in policies(LONG) {
             let WaitPolicy { spins, yields, .. } = patience;
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_say_who_and_what_next() {
+    fn errors_name_the_rank_and_the_next_step() {
         let aborted = Stop::Aborted { code: code(2, 4), waited: Duration::ZERO };
         assert_eq!(
             aborted.to_string(),

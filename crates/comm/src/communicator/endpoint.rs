@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_reads_depends_on_cores() {
+    fn pull_settings_depend_on_cores() {
         let read = |readable, wanted, cores| {
             pulls(readable, wanted, cores).map(|pulls| (pulls.bytes_min, pulls.threads))
         };

@@ -355,7 +355,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_environment_that_says_nothing_is_the_default() {
+    fn an_empty_environment_gives_the_default() {
         assert_eq!(Options::of(&Knobs::from(|_| None).unwrap()), Options::default());
         let said = |name: &str| (name == "WEFT_DEADLINE").then(|| "5s".into());
         let deadline = Duration::from_secs(5);

@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reused_process_number_is_detected() {
+    fn reused_pids_are_detected() {
         let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
         let Some(process) = Process::pinned(child.id()) else {
             child.kill().unwrap();

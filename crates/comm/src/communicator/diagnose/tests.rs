@@ -224,7 +224,7 @@ fn every_stop_and_reason_has_its_error() {
 }
 
 #[test]
-fn a_rank_that_aborts_first_says_what_it_saw() {
+fn the_first_abort_carries_its_evidence() {
     let [_, deadline, left, unreadable, ended, corrupt, mismatch] = stops();
     let gone: fn(&mut Evidence) = |it| it.left = Some(3);
     let nothing: fn(&mut Evidence) = |_| ();
@@ -250,7 +250,7 @@ fn a_rank_that_aborts_first_says_what_it_saw() {
 }
 
 #[test]
-fn ranks_are_asked_only_what_can_change_the_error() {
+fn diagnosis_asks_only_relevant_ranks() {
     let every = TABLES[0].2.iter().flat_map(|(reasons, _)| *reasons);
     for (reason, (column, stop)) in
         every.flat_map(|reason| stops().into_iter().enumerate().map(move |stop| (*reason, stop)))
@@ -266,7 +266,7 @@ fn ranks_are_asked_only_what_can_change_the_error() {
 }
 
 #[test]
-fn a_rank_gives_the_reason_that_it_saw() {
+fn aborts_carry_the_observed_reason() {
     let [aborted, deadline, left, unreadable, ended, corrupt, mismatch] = stops();
     for ((stop, faults), confirmed, gone, reason) in [
         (aborted, None, None, Reason::Deadline),

@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_out_of_turn_waits_and_an_old_one_is_rejected() {
+    fn early_messages_wait_and_old_ones_are_rejected() {
         let mut into = Incoming::new(0, 0, 2, 4);
         assert_eq!(into.turn(2, 0), Turn::Later);
         assert_eq!(into.turn(3, 0), Turn::Wrong, "more than can be in flight");

@@ -376,7 +376,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wrong_bytes_say_more_than_an_end() {
+    fn corruption_takes_precedence_over_a_closed_connection() {
         let wrong = Fault::Corrupt("a frame".to_owned());
         assert_eq!(gravest([&Fault::Ended, &wrong, &Fault::Ended].into_iter()), Some(&wrong));
         assert_eq!(gravest([&Fault::Ended].into_iter()), Some(&Fault::Ended));

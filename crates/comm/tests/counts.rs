@@ -34,7 +34,7 @@ impl Place {
         [Place::Ordinary, Place::SingleCopy, Place::Windows, Place::Hosts, Place::MixedHosts];
 }
 
-/// Runs something on each rank and returns what each gave. Nobody leaves before all are through, which would be noticed.
+/// Runs `work` on each rank and returns the results. No rank leaves before all are done, because the others would notice.
 fn on_ranks<T: Send>(size: usize, place: Place, work: impl Fn(&mut Communicator) -> T + Sync) -> Vec<T> {
     let options =
         Options { deadline: DEADLINE, single_copy: Some(place == Place::SingleCopy), ..Options::default() };
@@ -128,7 +128,7 @@ fn counts(collective: &Collective, rank: usize, sends: usize, expects: usize) ->
             1 => (vec![5], vec![3, expects]),
             _ => (vec![7], vec![5]),
         },
-        // Rank 1 is behind rank 0: what rank 0 sends as block 5 comes as block 4.
+        // Rank 1 is behind rank 0: block 5 of rank 0 arrives as block 4.
         Collective::Neighbours { .. } => {
             let (mut given, mut gotten) = (vec![7; 6], vec![7; 6]);
             match rank {
@@ -174,7 +174,7 @@ fn disagree(place: Place, sizes: &[(usize, usize)]) {
             for (rank, (error, is_untouched, after)) in gave.iter().enumerate() {
                 let text = error.to_string();
                 assert!(text.contains(&sent) && text.contains(&expected), "{what}");
-                // On other hosts a rank that agrees with all may have begun when it hears of it.
+                // On other hosts, a rank whose counts match may have begun before it is aborted.
                 let may_have_begun = matches!(place, Place::Hosts | Place::MixedHosts) && rank == 2;
                 assert!(*is_untouched || may_have_begun, "rank {rank}: {what}");
                 assert!(matches!(after, Error::Failed { .. }), "{what}");
@@ -182,7 +182,7 @@ fn disagree(place: Place, sizes: &[(usize, usize)]) {
                     Error::Mismatch { rank: me, other, .. } => {
                         assert!(rank < 2 && *me as usize == rank && *other as usize == 1 - rank, "{what}");
                     }
-                    // It heard of it before it had compared.
+                    // Aborted before it compared.
                     Error::Aborted { rank: me, .. } => assert!(*me as usize == rank, "{what}"),
                     _ => panic!("{what}"),
                 }
@@ -292,7 +292,7 @@ fn types_of_equal_size_are_distinguished() {
             });
             let errors: Vec<String> =
                 gave.iter().filter_map(|gave| Some(gave.as_ref().err()?.to_string())).collect();
-            // A rank that only sends may be through before anybody has noticed.
+            // A rank that only sends may be done before any rank has noticed.
             let may_pass = matches!(which, 0 | 2 | 3 | 5);
             assert!(errors.len() == 3 || may_pass && !errors.is_empty(), "{place:?} {which}: {gave:?}");
             assert!(gave[1].is_err() || which == 2, "{place:?} {which}: {gave:?}");

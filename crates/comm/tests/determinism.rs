@@ -46,7 +46,7 @@ const MEMORIES: [Memory; 4] = [Memory::Ordinary, Memory::Readable, Memory::Symme
 
 /// Longer than a message that carries its flags, so that there are tiles, and not a multiple of anything.
 const SMALL: [usize; 3] = [7, 701, 1];
-/// Longer than any message; one block in so many is.
+/// Longer than any message, for one block in `LARGE_EVERY`.
 const LARGE_BYTES: usize = 70_001;
 const LARGE_EVERY: usize = 101;
 
@@ -78,7 +78,7 @@ fn is_eligible(case: &Case, plan: Option<&Verified>) -> bool {
     plan.is_none_or(|plan| plan.order() >= needed)
 }
 
-/// The cases of so many ranks, one in `every`, and each with a number.
+/// One in `every` of the cases of this many ranks, numbered.
 fn cases(ranks: u32, every: usize, wanted: impl Fn(&Case, Option<&Verified>) -> bool) -> Vec<(usize, Case)> {
     let mut found = Vec::new();
     let mut number = 0;
@@ -165,7 +165,7 @@ fn canonical(case: &Case) -> Vec<Vec<u8>> {
     })
 }
 
-/// Sums and products have one NaN, whatever the processor makes of it.
+/// Sums and products have one NaN on every processor.
 fn one_nan(case: &Case, bytes: &mut [u8]) {
     if matches!(case.reduction, Some(Reduction::Minimum | Reduction::Maximum)) {
         return;
@@ -204,7 +204,7 @@ fn deterministic(is_readable: bool) -> Options {
     Options { deterministic: true, ..options(memory) }
 }
 
-/// Runs cases on this rank; `look` is told what came of each.
+/// Runs cases on this rank, and calls `look` with each outcome.
 fn run(comm: Communicator, cases: &[(usize, Case)], mut look: impl FnMut(&Case, usize, Vec<u8>)) {
     let number = comm.rank();
     let all: Vec<Case> = cases.iter().map(|(_, case)| case.clone()).collect();
@@ -293,9 +293,9 @@ const SPREADS: [Spread; 9] = [
     Spread { processes: MIXED, hosts: LONELY },
     Spread { processes: MIXED, hosts: PAIRS },
 ];
-/// Prime to what goes around, so that the cases that are taken are of all kinds.
+/// Coprime to the lengths of the lists of cases, so that the sample has cases of all kinds.
 const SPREAD_EVERY: usize = 61;
-/// The rank that is in the world and not in the part of it that does the same as a world of five.
+/// The rank of the world that is not in the split, which does the same as a world of five.
 const LEFT_OUT: usize = 2;
 
 /// One rank of a spread: the cases on a world of five, or on the five of six that a split gives, in the order of their ranks.
@@ -390,13 +390,13 @@ fn ineligible_plans_change_bits() {
     assert!(same.is_empty(), "{} of {} have the same bits: {same:#?}", same.len(), differs.len());
 }
 
-/// What ranks whose options differ in nothing but this are told.
+/// The errors of ranks that differ in this option only.
 fn on_three<T: Send>(
     is_deterministic: impl Fn(usize) -> bool,
     work: impl Fn(&mut Communicator) -> T + Sync,
 ) -> Vec<T> {
     let ends: Vec<_> = Bootstrap::threads(3).into_iter().enumerate().collect();
-    // Nobody leaves before all are through: that would be noticed as well.
+    // No rank leaves before all are done, because the others would notice.
     let done = std::sync::Barrier::new(3);
     std::thread::scope(|scope| {
         let start = |(rank, end): (usize, Bootstrap)| {
@@ -443,8 +443,8 @@ fn ranks_that_disagree_on_the_mode_are_shown() {
         on_three(|rank| rank == 1, |comm| comm.all_reduce(&mut [1.0_f32; 10], Reduction::Sum).unwrap_err())
     {
         assert!(matches!(error, Error::Mismatch { .. }), "{error}");
-        let told = error.to_string();
-        assert!(told.contains("(sum)") && told.contains("(sum, deterministic)"), "{told}");
+        let message = error.to_string();
+        assert!(message.contains("(sum)") && message.contains("(sum, deterministic)"), "{message}");
     }
 }
 
@@ -470,7 +470,7 @@ fn the_document_lists_the_eligible_plans() {
     const RANKS: u32 = 8;
     let text = include_str!("../../../docs/determinism.md");
     let all = collectives(RANKS);
-    let mut told = Vec::new();
+    let mut documented = Vec::new();
     for row in text.lines().filter_map(|line| line.strip_prefix("| ")) {
         let [names, eligible, others] = row.trim_end_matches(" |").split(" | ").collect::<Vec<_>>()[..]
         else {
@@ -492,10 +492,10 @@ fn the_document_lists_the_eligible_plans() {
             let mut found: Vec<_> = doing(collective, RANKS).map(is_in).collect();
             found.sort_unstable();
             assert_eq!(found, listed, "{collective}");
-            told.push(collective);
+            documented.push(collective);
         }
     }
-    assert_eq!(told.len(), all.len(), "all that reduce are told of: {told:?}");
+    assert_eq!(documented.len(), all.len(), "some collectives are not in the table: {documented:?}");
 }
 
 #[test]

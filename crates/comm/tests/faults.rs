@@ -212,7 +212,7 @@ fn departures_are_reported_at_once() {
                     matches!(error, Error::Left { left: 1, call: 3, .. } | Error::Aborted { call: 3, .. }),
                     "{error}"
                 );
-                // Also on a rank that only hears that another gave up.
+                // Also on a rank that another one aborted.
                 assert_eq!(blamed(error), [(1, BlameKind::Left)], "{error}");
             }
         }
@@ -340,7 +340,7 @@ fn windows_are_private_after_a_failed_call() {
             assert!(first.iter().all(|&value| value == 1.0), "what a call did not change is still there");
             first.fill(7.0);
             step.wait();
-            // Rank 1 comes too late, finds that rank 0 has entered, and does its part.
+            // Rank 1 is late, sees that rank 0 has entered, and does its part.
             step.wait();
         } else {
             step.wait();
@@ -371,7 +371,7 @@ fn peers_in_a_step_cannot_access_returned_windows() {
         window.fill(1.0);
         let waited = std::sync::atomic::AtomicBool::new(false);
         let slow = |one: f32, other: f32| {
-            // Rank 1 combines elements when rank 0 gives up, and writes the results after that.
+            // Rank 1 reduces elements when rank 0 aborts, and writes the results after that.
             if rank == 1 && !waited.swap(true, std::sync::atomic::Ordering::Relaxed) {
                 step.wait();
             }
@@ -460,7 +460,7 @@ fn allocations_fail_if_peers_have_failed() {
                 .run(Request::new(&Collective::AllReduce, &mut values).operation(Reduction::Sum).plan(plan))
                 .unwrap_err(),
         };
-        // Nobody leaves before: that would be noticed as well.
+        // No rank leaves before this, because the others would notice.
         done.wait();
         error.to_string()
     }) {

@@ -44,8 +44,8 @@ impl Has {
         }
     }
 
-    /// Waits until there is no more than there was: threads that nobody waits for take a moment to go.
-    fn comes_back_to(before: &Has) {
+    /// Waits until the counts are back to these: detached threads take a moment to exit.
+    fn assert_back_to(before: &Has) {
         let began = Instant::now();
         loop {
             let now = Has::now();
@@ -87,7 +87,7 @@ fn groups_of_threads_leak_nothing() {
     (0..50).for_each(round);
     let before = Has::now();
     (0..2000).for_each(round);
-    Has::comes_back_to(&Has { threads: before.threads.min(3), ..before });
+    Has::assert_back_to(&Has { threads: before.threads.min(3), ..before });
 }
 
 #[test]
@@ -97,22 +97,22 @@ fn endpoints_leak_nothing() {
         let ranks = Communicator::threads(2, options()).unwrap();
         let work = |mut comm: Communicator| {
             let endpoint = comm.endpoint().unwrap();
-            let (peer, (told, over)) = (1 - comm.rank(), std::sync::mpsc::channel());
+            let (peer, (sender, receiver)) = (1 - comm.rank(), std::sync::mpsc::channel());
             let mut got = vec![0_u8; 100_000];
-            // SAFETY: the memory is there until the end has been told.
+            // SAFETY: the memory lives until the callback has run.
             unsafe {
-                let done = move |result: Result<usize, Error>| told.send(result.is_ok()).unwrap();
+                let done = move |result: Result<usize, Error>| sender.send(result.is_ok()).unwrap();
                 endpoint.start_receive(Some(peer), 1, got.as_mut_ptr(), got.len(), LONG, done);
             }
-            // By turns the message comes, or this rank leaves before.
+            // In alternation the message arrives, or this rank leaves first.
             if number.is_multiple_of(2) {
                 endpoint.send(peer, 1, &vec![1; got.len()], LONG).unwrap();
-                assert!(over.recv().unwrap() && got == vec![1; got.len()]);
+                assert!(receiver.recv().unwrap() && got == vec![1; got.len()]);
                 comm.barrier().unwrap();
             } else {
                 comm.barrier().unwrap();
                 drop((comm, endpoint));
-                assert!(!over.recv().unwrap());
+                assert!(!receiver.recv().unwrap());
             }
         };
         std::thread::scope(|scope| {
@@ -122,7 +122,7 @@ fn endpoints_leak_nothing() {
     (0..10).for_each(round);
     let before = Has::now();
     (0..100).for_each(round);
-    Has::comes_back_to(&Has { threads: before.threads.min(3), ..before });
+    Has::assert_back_to(&Has { threads: before.threads.min(3), ..before });
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn groups_of_processes_leak_nothing() {
         (0..20).for_each(round);
         let before = Has::now();
         (20..220).for_each(round);
-        Has::comes_back_to(&Has { threads: before.threads.min(3), ..before });
+        Has::assert_back_to(&Has { threads: before.threads.min(3), ..before });
     };
     if let Ok(parent) = std::env::var(ROLE) {
         return work(1, parent);
@@ -164,11 +164,11 @@ fn exec_after_fork_inherits_nothing() {
     });
     let mut command = std::process::Command::new("ls");
     command.args(["-l", "/proc/self/fd"]).stdin(Stdio::piped()).stdout(Stdio::piped());
-    // With something to do in the child it is forked, and not made in another way.
-    // SAFETY: it does nothing.
+    // `pre_exec` makes the standard library fork instead of using posix_spawn.
+    // SAFETY: the function does nothing.
     unsafe { command.pre_exec(|| Ok(())) };
     let listed = String::from_utf8(command.output().unwrap().stdout).unwrap();
-    // This process may have got descriptors from whoever started it, and passes these on; sockets it has made itself.
+    // This process may pass on descriptors that it inherited; sockets are its own.
     let is_socket = |number: &str| {
         let place = std::fs::read_link(format!("/proc/self/fd/{number}"));
         place.is_ok_and(|place| place.to_string_lossy().starts_with("socket:"))
@@ -182,7 +182,7 @@ fn exec_after_fork_inherits_nothing() {
     drop(ranks);
 }
 
-/// Who writes counters may be in the middle of that when a process is forked, and what that process drops is not its own.
+/// A fork may happen while a thread writes counters, and the objects that the child drops belong to the parent.
 #[test]
 fn a_forked_process_writes_no_counters() {
     const TEST: &str = "a_forked_process_writes_no_counters";
@@ -254,7 +254,7 @@ fn forked_processes_neither_hang_nor_disturb_the_job() {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(status, 0, "how the child ended");
-    // Nobody has noticed.
+    // No rank has noticed.
     let mut three = three;
     std::thread::scope(|scope| {
         scope.spawn(|| call(&two).wait().unwrap());

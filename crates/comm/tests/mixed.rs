@@ -26,7 +26,7 @@ const SEQUENCES: u32 = 12;
 #[derive(Clone, Debug)]
 enum Call {
     Collective(Case),
-    /// Every rank puts this word into every other's part of a window, and looks at what it got.
+    /// Every rank puts this word into every other's part of a window, and checks what it received.
     Puts(u64),
 }
 
@@ -125,7 +125,7 @@ fn any_sequence_of_calls_is_right() {
         .run(&prop::collection::vec(call(), CALLS), |calls| {
             let run = || run(&calls);
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(run))
-                .map_err(|_| TestCaseError::fail("a rank failed, as told above"))
+                .map_err(|_| TestCaseError::fail("a rank failed, as shown above"))
         })
         .unwrap();
 }
@@ -161,17 +161,17 @@ fn puts(rank: &mut Rank, word: u64) {
     let Rank { comm, windows: [window, _], .. } = rank;
     let (me, size) = (comm.rank(), comm.size());
     let peers = || (0..size).filter(move |peer| *peer != me);
-    let told = |from: usize, to: usize| mix(word ^ (from * size + to) as u64).to_ne_bytes();
+    let value = |from: usize, to: usize| mix(word ^ (from * size + to) as u64).to_ne_bytes();
     comm.open(window, |open| {
         for peer in peers() {
-            open.put(peer, 8 * me, &told(me, peer)).unwrap();
+            open.put(peer, 8 * me, &value(me, peer)).unwrap();
             open.signal(peer, word as usize % 16).unwrap();
         }
         for peer in peers() {
             open.wait(peer, word as usize % 16).unwrap();
             let mut got = [0; 8];
             open.get(me, 8 * peer, &mut got).unwrap();
-            assert_eq!(got, told(peer, me), "from rank {peer} to rank {me}");
+            assert_eq!(got, value(peer, me), "from rank {peer} to rank {me}");
         }
         Ok(())
     })

@@ -151,16 +151,17 @@ fn a_panic_in_a_user_function_aborts_all_ranks() {
         let call = || comm.all_reduce(&mut values, Operation::user_defined(true, add));
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
         done.wait();
-        // Rank 0 may be through, since rank 1 owes it nothing more; then the next call tells.
-        let told = ended.map(|ended| ended.and_then(|()| comm.barrier()).map_err(|error| error.to_string()));
-        // Nobody leaves before: that would be noticed as well.
+        // Rank 0 may be done, because it needs nothing more from rank 1; then its next call fails.
+        let results =
+            ended.map(|ended| ended.and_then(|()| comm.barrier()).map_err(|error| error.to_string()));
+        // No rank leaves before this, because the others would notice.
         done.wait();
-        told.ok()
+        results.ok()
     };
-    let told: Vec<_> = std::thread::scope(|scope| {
+    let results: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = ranks.into_iter().map(|comm| scope.spawn(|| work(comm))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
-    let [Some(Err(error)), None] = &told[..] else { panic!("{told:?}") };
+    let [Some(Err(error)), None] = &results[..] else { panic!("{results:?}") };
     assert!(error.contains("rank 1") && error.contains("panicked"), "{error}");
 }

@@ -102,7 +102,7 @@ fn only_the_last_calls_are_kept() {
 fn pending_calls_can_be_inspected() {
     let (mut zero, mut one) = two(64);
     let recorder = zero.flight_recorder();
-    // Once before anybody looks, so that nothing is allocated later.
+    // Read once, so that nothing is allocated later.
     let all_reduce = |comm: &mut Communicator| comm.all_reduce(&mut [1.0_f32; 4], Reduction::Sum).unwrap();
     (zero, one) = both((zero, one), all_reduce);
     let number = recorder.record().last_number().unwrap() + 1;
@@ -111,7 +111,7 @@ fn pending_calls_can_be_inspected() {
             all_reduce(&mut zero);
             zero
         });
-        // It will wait, since nobody else makes its call.
+        // It waits, because no other rank makes its call.
         let is_waiting =
             |record: &Record| record.waiting.as_ref().is_some_and(|waiting| waiting.call == number);
         let record = until(|| Some(recorder.record()).filter(is_waiting));
@@ -120,10 +120,10 @@ fn pending_calls_can_be_inspected() {
         let why = explain(&[record, one.flight_recorder().record()]);
         let sentences = &why.jobs[0].sentences;
         assert!(sentences[0].starts_with("Rank 1 fell behind first: its last call is #"), "{sentences:?}");
-        let told = format!(
+        let expected = format!(
             "Rank 0 waits for a message from rank 1 in #{number}, all-reduce of 4 f32 (sum) in place, for "
         );
-        assert!(sentences[1].starts_with(&told), "{sentences:?}");
+        assert!(sentences[1].starts_with(&expected), "{sentences:?}");
         all_reduce(&mut one);
         let zero = waits.join().unwrap();
         let counters = zero.counters();
@@ -180,10 +180,10 @@ fn a_record_survives_its_file() {
         .unwrap();
     std::fs::write(folder.join("weft-record-3-rank1.ring"), "weftring").unwrap();
     let why = read_folder(&folder).unwrap().passed_over;
-    let told: Vec<&str> = why.iter().map(|(_, why)| why.as_str()).collect();
-    assert!(told[0].starts_with("not a record: EOF while parsing"), "{told:?}");
+    let reasons: Vec<&str> = why.iter().map(|(_, why)| why.as_str()).collect();
+    assert!(reasons[0].starts_with("not a record: EOF while parsing"), "{reasons:?}");
     assert_eq!(
-        told[1..],
+        reasons[1..],
         [
             "the record has version 2, and this program reads version 1; use the version of Weft that wrote it",
             "not a record: the memory of a recorder, truncated"
@@ -230,13 +230,13 @@ fn killed_ranks_leave_their_records() {
         let pid = found.records.iter().find(|record| record.rank == 2).map(|record| record.pid);
         assert_eq!(blamed[0].pid, pid);
     }
-    // The same is told to the launcher.
+    // The launcher gets the same report.
     let words = std::fs::read_to_string(folder.join("words")).unwrap();
     let mut words: Vec<ExitReport> = words.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     words.sort_by_key(|words| words.rank);
-    let told: Vec<_> =
+    let reported: Vec<_> =
         words.iter().map(|words| (words.rank, words.is_starting, words.blamed[0].rank)).collect();
-    assert_eq!(told, [(0, false, 2), (1, false, 2)]);
+    assert_eq!(reported, [(0, false, 2), (1, false, 2)]);
     let states: BTreeMap<u32, _> = states.into_iter().map(|one| (one.0, one)).collect();
     assert_eq!(states.into_values().collect::<Vec<_>>(), wanted);
     let names: BTreeSet<String> = std::fs::read_dir(&folder)
@@ -411,14 +411,14 @@ fn job(test: &str, folder: &Path) -> Vec<String> {
             .unwrap()
     };
     let ranks: Vec<Child> = (0..RANKS).map(start).collect();
-    let told = |rank: Child| {
+    let output = |rank: Child| {
         let output = rank.wait_with_output().unwrap();
         [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat()
     };
-    ranks.into_iter().map(told).collect()
+    ranks.into_iter().map(output).collect()
 }
 
-/// Somebody else has put links and pipes where files of a rank will be, in a folder that all may write.
+/// Another user has created links and pipes with the names of a rank's files, in a world-writable folder.
 #[test]
 fn foreign_links_and_pipes_are_not_followed() {
     const TEST: &str = "foreign_links_and_pipes_are_not_followed";

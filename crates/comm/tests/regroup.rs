@@ -31,7 +31,7 @@ fn check(comm: &mut Communicator, calls: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// All ranks of a meeting as threads of this process, on so many ranks to a host.
+/// All ranks of a job as threads of this process, `per_host` to a host.
 fn on_hosts<T: Send>(size: usize, per_host: usize, work: impl Fn(Communicator) -> T + Sync) -> Vec<T> {
     let meeting = meeting(size);
     std::thread::scope(|scope| {
@@ -146,7 +146,7 @@ fn a_rank_that_shrinks_too_late_is_excluded() {
     });
 }
 
-/// What each process does: it takes part until ranks die, and goes on with those who are left.
+/// A rank process: makes calls until ranks die, and continues with the survivors.
 fn rank_of_a_dying_job(role: &str) {
     let mut words = role.split(' ');
     let mut number = || words.next().unwrap().parse::<usize>().unwrap();
@@ -232,7 +232,7 @@ fn rank_below_one_that_leaves(role: &str) {
             std::thread::sleep(Duration::from_millis(dies_after_ms));
             std::process::abort();
         }
-        // They have no part in it, and are done at once unless they hear of the death before.
+        // Ranks without a part in the call return at once, unless they learn of the death first.
         _ => {
             let made = message(&mut comm);
             assert!(matches!(made, Ok(()) | Err(Error::Died { died: 3, .. })), "{made:?}");
@@ -278,7 +278,7 @@ fn rank_that_leaves_with_its_parent(role: &str) {
         std::thread::sleep(Duration::from_micros(later_us * (rank as u64 - 2)));
         return;
     }
-    // A rank whose departure is not heard of is probed after 0.8 s, and its process is gone.
+    // A rank whose departure was not received is probed after 0.8 s, when its process is gone.
     std::thread::sleep(Duration::from_millis(1500));
     let made = message(&mut comm);
     assert!(matches!(made, Ok(()) | Err(Error::Left { .. })), "rank {rank}: {made:?}");

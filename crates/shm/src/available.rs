@@ -8,7 +8,7 @@
 use std::fs::read_to_string;
 use std::path::Path;
 
-/// Bytes that are available now, if the system says so.
+/// The available bytes, if the system reports them.
 pub fn memory_bytes() -> Option<u64> {
     let machine = read_to_string("/proc/meminfo").ok().and_then(|text| machine_bytes(&text));
     let groups = read_to_string("/proc/self/cgroup").unwrap_or_default();

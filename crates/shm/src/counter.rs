@@ -37,7 +37,7 @@ impl<'a> Counter<'a> {
         Counter { line }
     }
 
-    /// Makes the counter what fresh memory would be if counters started at `value`. Before anybody reads it.
+    /// Makes the counter what fresh memory would be if counters started at `value`. Call it before any rank reads the counter.
     pub fn start_at(&self, value: u32) {
         self.line.store(Word { sequence: value, signature: 0 }, Edge::Count);
     }

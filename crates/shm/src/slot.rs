@@ -11,7 +11,7 @@
 //! reader under the old tag may then find that value new, which callers take into account. Tags count up, so none is reused while a
 //! reader may load it.
 //!
-//! A reader gives up after some tries: the slot is being written, and a later read succeeds.
+//! A reader stops after some tries: the slot is being written, and a later read succeeds.
 //!
 //! Deliberately absent: more than one writer.
 

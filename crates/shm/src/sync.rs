@@ -130,7 +130,7 @@ mod pause {
         }
     }
 
-    /// Sleeps until somebody wakes `word`, unless its low half is no longer `seen`; at most for `time`.
+    /// Sleeps until another thread or process wakes `word`, unless its low half is no longer `seen`; at most for `time`.
     pub fn sleep_while(word: &AtomicU64, seen: u32, time: Duration) {
         let timeout = Timespec { tv_sec: time.as_secs() as Secs, tv_nsec: time.subsec_nanos() as Nsecs };
         // Not the private flag: the sleeper and its waker may be two processes.

@@ -21,10 +21,10 @@
 //! to `sleepers` and then the kernel compares the flag. To exclude that each misses the other, both would need a full
 //! fence between the two; on the publisher's side that is some 20 ns in every message, to speed up waits that have already
 //! taken a thousand times as long. Instead a sleep is bounded: a lost wake costs one slice, 1 ms at most. An abort wakes
-//! nobody: sleepers see it when their slice is over.
+//! no sleeper: they see it when their slice is over.
 //!
-//! A rank that is killed in its sleep stays counted. From then on wakes cost a system call each, and nothing else
-//! changes; memory that a dead rank had mapped is abandoned soon after anyway.
+//! A rank that is killed while it sleeps stays counted. From then on each wake costs a system call, and nothing else changes; the ranks
+//! abandon memory of a dead rank soon after.
 //!
 //! A wait that stops consumes nothing, so after [`Stop::Deadline`] the same wait may be started again: a warning
 //! on the way to an error is two waits.
@@ -185,8 +185,8 @@ impl<'a> Waiter<'a> {
         self.wait_doubting(on.map_or(Park::Time, Park::Line), attempt, |_| None)
     }
 
-    /// Waits as [`Waiter::wait_any`] does. After the spinning it also calls `doubt` in every round, with the length of the wait; a
-    /// [`Stop`] from there ends the wait.
+    /// Waits as [`Waiter::wait_any`] does. After the spin phase it also calls `check` in every round, with the time waited so
+    /// far; a [`Stop`] that it returns ends the wait.
     #[inline]
     pub fn wait_doubting(
         &self,

@@ -52,8 +52,8 @@ const READ_BYTES_MIN: usize = 4 << 20;
 /// Where two ranks of 16 cores read 16 MiB, eight threads get 43 GB/s, four 25, one 10.
 const READERS_MAX: usize = 8;
 
-/// Which messages the kernel reads, if it can, where ranks have so many cores each. With less than one it reads all: one copy takes
-/// less of them than two. With one, both ends copy in and out of rings at the same time, which is faster. With more, several threads
+/// The messages that are read through the kernel, by the number of cores per rank. With less than one core, all messages: one copy takes less
+/// time than two. With one core, none: both ends copy in and out of rings at the same time, which is faster. With more, several threads
 /// read together.
 fn pulls(readable: bool, wanted: Option<bool>, own_cores: usize) -> Option<PullPolicy> {
     let bytes_min = match own_cores {

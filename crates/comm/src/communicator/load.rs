@@ -89,7 +89,7 @@ impl Communicator {
     }
 
     /// Loads a plan, unless it is loaded: two engines of one plan would have counters of their own, and ranks that use different ones
-    /// would wait for ever. All ranks load the same plans in the same order, so all find it.
+    /// would wait forever. All ranks load the same plans in the same order, so all find it.
     pub(super) fn load_under(&mut self, header: Header, plan: Arc<Verified>) -> Result<usize, Error> {
         if let Some(index) = self.engines.iter().position(|engine| engine.plan == plan) {
             return Ok(index);

@@ -100,7 +100,7 @@ impl Communicator {
         let using = Using::begin(&self.windows, [Some(window.number()), None]).unwrap_or_default();
         if let Err(error) = self.call(opening(window.number())) {
             drop(using);
-            // A rank that hears of the failure later may have opened the window, and writes.
+            // A rank that learns of the failure later may have opened the window, and writes.
             if let Some(why) = &self.failed {
                 let reached = [Some(window.number()), None];
                 take_back(&self.shared, &self.windows, reached, (self.rank, self.identity), why);

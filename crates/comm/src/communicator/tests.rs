@@ -11,7 +11,7 @@ use crate::operation::Operation;
 fn on_two<T: Send>(work: impl Fn(&mut Communicator) -> T + Sync) -> [Option<T>; 2] {
     let options = Options { deadline: Duration::from_secs(60), ..Options::default() };
     let ranks = Communicator::threads(2, options).unwrap();
-    // Nobody leaves before both are through: that would be noticed as well.
+    // No rank leaves before both are done, because the other would notice.
     let done = std::sync::Barrier::new(2);
     let run = |mut comm: Communicator| {
         let gave = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&mut comm)));

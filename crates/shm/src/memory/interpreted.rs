@@ -114,7 +114,7 @@ pub(super) unsafe fn mremap_fixed(
     target: *mut c_void,
 ) -> Result<*mut c_void> {
     let layout = Layout::from_size_align(bytes, PAGE).map_err(|_| rustix::io::Errno::NOMEM)?;
-    // SAFETY: what `mmap_anonymous` gave for as many bytes, which nobody else knows of.
+    // SAFETY: what `mmap_anonymous` gave for as many bytes, which no other thread knows of.
     unsafe { dealloc(copy.cast(), layout) };
     Ok(target)
 }

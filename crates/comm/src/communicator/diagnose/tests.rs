@@ -23,7 +23,7 @@ fn code(rank: u32, reason: Reason) -> AbortCode {
     AbortCode { rank, reason: reason.code() }
 }
 
-/// What rank 0 knows of a call that stopped when another rank had aborted it, or nobody had.
+/// The evidence of rank 0 about a call that stopped, with or without an abort by another rank.
 fn evidence((stop, faults): (Stop, Vec<(u32, Fault)>), reason: Reason, by: u32) -> Evidence {
     let waiting = Waiting::Message { from: 1 };
     let is_ours = by == 0;
@@ -155,7 +155,7 @@ const TABLES: [Table; 7] = [
         ],
     ),
     (
-        "not even whom it waits for",
+        "not the awaited rank",
         |it| it.waiting = Waiting::Anything,
         [
             (ON_PURPOSE, "CCCCCCC"),
@@ -189,7 +189,7 @@ fn blamed(letter: char, known: &str, stop: Stop, reason: Reason) -> Vec<u32> {
         'A' | 'C' | 'X' => vec![2],
         'B' if known == "the connection that was lost" && !matches!(stop, Stop::Broken) => vec![4, 2],
         'D' if known == "the rank that all wait for" && is_late => vec![3],
-        'D' if known == "not even whom it waits for" => Vec::new(),
+        'D' if known == "not the awaited rank" => Vec::new(),
         'L' => vec![3],
         'M' => vec![4],
         _ => vec![1],
@@ -239,7 +239,7 @@ fn the_first_abort_carries_its_evidence() {
         (ended, Reason::Left, nothing, 'B', 1),
         (corrupt, Reason::Broken, gone, 'B', 1),
         (mismatch.clone(), Reason::Mismatch, differs, 'M', 4),
-        // Nobody shows a call that differs: something is left over from an earlier one.
+        // No rank shows a differing call: the evidence is from an earlier one.
         (mismatch, Reason::Mismatch, nothing, 'A', 0),
     ] {
         let mut evidence = evidence(stop, reason, 0);

@@ -68,17 +68,17 @@ impl<'a> Admission<'a> {
 
     /// Admits a rank, or refuses it and says why.
     pub(super) fn admit(&mut self, hello: Hello, channel: Channel) {
-        let tell = |channel: &Channel, message| channel.send(&message, None, Deadline::new(SEND));
+        let send = |channel: &Channel, message| channel.send(&message, None, Deadline::new(SEND));
         match self.refusal(&hello) {
             Some(reason) => {
                 if self.refused.len() < NOTES_MAX {
                     let (rank, pid) = (hello.rank, hello.contact.pid);
                     self.refused.push(format!("rank {rank} (pid {pid}): {reason}"));
                 }
-                let _ = tell(&channel, Message::Refused(reason));
+                let _ = send(&channel, Message::Refused(reason));
             }
             None => {
-                if tell(&channel, Message::Accepted { pid: self.own.pid }).is_ok() {
+                if send(&channel, Message::Accepted { pid: self.own.pid }).is_ok() {
                     self.slots[hello.rank - 1] = Some((hello.contact, channel));
                 }
             }
@@ -120,8 +120,8 @@ impl<'a> Admission<'a> {
             let parent = (!here).then(|| (parent, contact.clone()));
             let children = tree::children(&assigned.parents, rank);
             let slot = Message::Slot(Box::new(Slot { group, parent, children }));
-            let told = assigned.channels[rank as usize - 1].send(&slot, None, Deadline::new(SEND));
-            if told.is_err() {
+            let sent = assigned.channels[rank as usize - 1].send(&slot, None, Deadline::new(SEND));
+            if sent.is_err() {
                 return Err(assigned.lost(monitor, rank));
             }
         }

@@ -19,15 +19,15 @@ impl Stall {
     }
 
     /// Logs a warning that names these ranks, if one is due. Returns whether it was.
-    pub(super) fn look(&mut self, whom: &[u32]) -> bool {
+    pub(super) fn look(&mut self, awaited: &[u32]) -> bool {
         let waited = self.began.elapsed();
-        if waited < self.next || whom.is_empty() {
+        if waited < self.next || awaited.is_empty() {
             return false;
         }
         self.next = waited + self.warn_after;
-        let whom: Vec<usize> = whom.iter().map(|&rank| rank as usize).collect();
-        let (what, whom, seconds) = (&self.purpose, list(&whom), waited.as_secs_f64());
-        tracing::warn!(target: "weft::meet", rank = self.rank, "{what} has waited {seconds:.1} s for {whom}");
+        let awaited: Vec<usize> = awaited.iter().map(|&rank| rank as usize).collect();
+        let (what, awaited, seconds) = (&self.purpose, list(&awaited), waited.as_secs_f64());
+        tracing::warn!(target: "weft::meet", rank = self.rank, "{what} has waited {seconds:.1} s for {awaited}");
         true
     }
 

@@ -128,26 +128,26 @@ pub(crate) fn plan_for(key: &Key, hosts: &[u32]) -> Result<(Choice, Arc<Verified
     Err(Error::Misuse(format!("no plan for this {} of {ranks} ranks: {reason}", key.collective)))
 }
 
-/// What rank 0 has chosen and proved, as it sends it to the others: an algorithm by its place among all.
+/// The choice and proof of rank 0, as it sends them to the others: an algorithm by its index in [`Algorithm::ALL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Told {
+pub(crate) struct PlanOffer {
     algorithm: usize,
     packets: bool,
     proof: Proof,
 }
 
-impl Told {
-    /// Nothing for an algorithm that is not in the list; all are.
-    pub(crate) fn of(choice: Choice, plan: &Verified) -> Option<Told> {
+impl PlanOffer {
+    /// None if the algorithm is not in the list.
+    pub(crate) fn of(choice: Choice, plan: &Verified) -> Option<PlanOffer> {
         let algorithm = Algorithm::ALL.into_iter().position(|it| it == choice.algorithm)?;
-        Some(Told { algorithm, packets: choice.packets, proof: plan.proof() })
+        Some(PlanOffer { algorithm, packets: choice.packets, proof: plan.proof() })
     }
 }
 
-/// The plan that another rank has chosen and proved: written here, and compared with the fingerprint of the proof.
-#[allow(unsafe_code, reason = "takes another rank's word that a plan is proved")]
-pub(crate) fn plan_told(told: Told, key: &Key, hosts: &[u32]) -> Result<Arc<Verified>, Error> {
-    let Told { algorithm, packets, proof } = told;
+/// The plan that another rank has chosen and proved: generated here, and compared with the fingerprint of the proof.
+#[allow(unsafe_code, reason = "trusts another rank's proof of a plan")]
+pub(crate) fn plan_of_offer(offer: PlanOffer, key: &Key, hosts: &[u32]) -> Result<Arc<Verified>, Error> {
+    let PlanOffer { algorithm, packets, proof } = offer;
     let differs = || {
         let call = &key.collective;
         Error::Misuse(format!(
@@ -416,15 +416,16 @@ mod tests {
             Key { collective, memory: Memory::Ordinary, aliasing, uneven: false, order, choice }
         };
         let (choice, plan) = plan_for(&key(Order::Any), &hosts).unwrap();
-        let told = Told::of(choice, &plan).unwrap();
-        assert_eq!(plan_told(told, &key(Order::Any), &hosts).unwrap(), plan);
+        let offer = PlanOffer::of(choice, &plan).unwrap();
+        assert_eq!(plan_of_offer(offer, &key(Order::Any), &hosts).unwrap(), plan);
         // Another plan, and a fingerprint of none.
-        let other = Told { algorithm: Algorithm::ALL.iter().position(|it| *it == Tree).unwrap(), ..told };
-        for told in [other, Told { algorithm: usize::MAX, ..told }] {
-            let why = plan_told(told, &key(Order::Any), &hosts).unwrap_err().to_string();
+        let other =
+            PlanOffer { algorithm: Algorithm::ALL.iter().position(|it| *it == Tree).unwrap(), ..offer };
+        for offer in [other, PlanOffer { algorithm: usize::MAX, ..offer }] {
+            let why = plan_of_offer(offer, &key(Order::Any), &hosts).unwrap_err().to_string();
             assert!(why.contains("rank 0") && why.contains("different builds"), "{why}");
         }
         // Rank 0's proof does not cover another call.
-        assert!(plan_told(told, &key(Order::Canonical), &hosts).is_err());
+        assert!(plan_of_offer(offer, &key(Order::Canonical), &hosts).is_err());
     }
 }

@@ -182,17 +182,17 @@ impl<'a> Waiter<'a> {
     /// sleeps on the line `on`, or without one by time only, so that a change elsewhere is noticed within a slice.
     #[inline]
     pub fn wait_any(&self, on: Option<&Line>, attempt: impl FnMut() -> Poll) -> Result<(), Stop> {
-        self.wait_doubting(on.map_or(Park::Time, Park::Line), attempt, |_| None)
+        self.wait_with_check(on.map_or(Park::Time, Park::Line), attempt, |_| None)
     }
 
     /// Waits as [`Waiter::wait_any`] does. After the spin phase it also calls `check` in every round, with the time waited so
     /// far; a [`Stop`] that it returns ends the wait.
     #[inline]
-    pub fn wait_doubting(
+    pub fn wait_with_check(
         &self,
         on: Park<'_>,
         mut attempt: impl FnMut() -> Poll,
-        mut doubt: impl FnMut(Duration) -> Option<Stop>,
+        mut check: impl FnMut(Duration) -> Option<Stop>,
     ) -> Result<(), Stop> {
         let WaitPolicy { spins, .. } = self.policy.on(on);
         for polls in 0..=spins {
@@ -205,7 +205,7 @@ impl<'a> Waiter<'a> {
                 Poll::Broken => return Err(Stop::Broken),
             }
         }
-        self.wait_on(on, &mut attempt, &mut doubt)
+        self.wait_on(on, &mut attempt, &mut check)
     }
 
     /// Wakes ranks that sleep on `line`, which has just changed. Nearly free when none does.
@@ -243,7 +243,7 @@ impl<'a> Waiter<'a> {
         &self,
         on: Park<'_>,
         attempt: &mut dyn FnMut() -> Poll,
-        doubt: &mut dyn FnMut(Duration) -> Option<Stop>,
+        check: &mut dyn FnMut(Duration) -> Option<Stop>,
     ) -> Result<(), Stop> {
         let began = Instant::now();
         let yields_max = self.policy.on(on).yields;
@@ -267,7 +267,7 @@ impl<'a> Waiter<'a> {
                     .filter(|_| !mutant!("abort-not-seen"))
                     .map(|code| Stop::Aborted { code, waited })
             };
-            if let Some(stop) = doubt(waited).or_else(aborted) {
+            if let Some(stop) = check(waited).or_else(aborted) {
                 return if attempt() == Poll::Ready { Ok(()) } else { Err(stop) };
             }
             let left = self.policy.timeout.saturating_sub(waited);

@@ -71,7 +71,7 @@ impl Communicator {
 
     pub(crate) fn abort_handle(&self) -> AbortHandle {
         let departure = self.shared.departures[self.rank];
-        let report = Box::new(self.bootstrap.teller());
+        let report = Box::new(self.bootstrap.notifier());
         let (rank, waiter, memory) = (self.rank as u32, self.shared.waiter, Arc::clone(&self.control));
         AbortHandle { rank, waiter, departure, note_written: false, report, _memory: memory }
     }

@@ -13,7 +13,7 @@ use weftlink_recorder::waiting::Waiting;
 use weftlink_shm::wait::{AbortCode, Stop};
 
 use crate::error::Error;
-use crate::shared::whom;
+use crate::shared::awaited_ranks;
 use crate::transport::Fault;
 
 /// What a rank knows about a call that stopped.
@@ -237,7 +237,7 @@ fn timed_out(evidence: &Evidence) -> Option<Error> {
     let is_chain = evidence.timeout().is_some()
         && !roots.is_empty()
         && !direct.is_some_and(|rank| roots.contains(&rank));
-    let what = if is_chain { whom(&evidence.names, direct, roots) } else { evidence.awaited() };
+    let what = if is_chain { awaited_ranks(&evidence.names, direct, roots) } else { evidence.awaited() };
     let (waited, late) = match (evidence.timeout(), evidence.effective()) {
         (Some(waited), _) if is_chain => (waited, roots.clone()),
         (Some(waited), Stop::Aborted { .. }) => (waited, vec![direct?]),

@@ -38,8 +38,8 @@ impl Communicator {
             processes: self.shared.processes.clone(),
             pulls: pulls(self.readable, self.options.single_copy, self.own_cores),
             copy: self.shared.copy,
-            notify: Box::new(self.bootstrap.teller()),
-            abort_cause: Box::new(self.bootstrap.hearer()),
+            notify: Box::new(self.bootstrap.notifier()),
+            abort_cause: Box::new(self.bootstrap.abort_cause_reader()),
             connections: peers.into_iter().zip(connections).collect(),
             encrypt: self.options.encrypt,
         };

@@ -1,4 +1,4 @@
-//! What the ranks of a communicator share, whatever the plan: headers, departures, the lines that waits use, windows.
+//! Memory that the ranks of a communicator share independently of plans: headers, departures, the lines that waits use, windows.
 //!
 //! Every rank keeps the headers of its last calls, so that peers that are behind can still read them. Before a rank writes a
 //! header it checks that no peer is so far behind that it still needs the one it overwrites ([`Shared::look_back`]).

@@ -31,7 +31,7 @@
 //! **Between hosts** no rank sees the headers of the others in time. A message there carries 64 bits of hash instead
 //! ([`Header::hash`]), mixed with the number of the call, and its length.
 //!
-//! What is hashed in a key itself: lists of messages, tori and lengths that all ranks know, to 63 bits; plans, to 64.
+//! A key itself contains hashes: of lists of messages, tori and lengths that all ranks know, 63 bits; of plans, 64.
 
 use weftlink_recorder::header::{Header, Key};
 

@@ -308,7 +308,7 @@ fn a_full_queue_is_an_error() {
         background.barrier().wait().unwrap();
         if background.rank() == 1 {
             gate.wait();
-            // What has been taken on the other rank is awaited there, so as much is made here.
+            // The other rank waits for the calls that it has started, so this rank makes as many.
             background.with(|comm| (0..QUEUE_MAX).try_for_each(|_| comm.barrier())).unwrap();
             gate.wait();
             return;

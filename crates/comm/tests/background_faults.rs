@@ -226,7 +226,7 @@ fn abort_while_waiting(met: Bootstrap, warm: bool, aborted: (Sender<()>, &mut Re
             // SAFETY: it has returned before anything else touches the words.
             match unsafe { background.run_raw(request) } {
                 Ok(made) => return made,
-                // The worker has not let go of the communicator yet.
+                // The worker has not released the communicator yet.
                 Err(back) => request = *back,
             }
             assert!(Instant::now() < until, "the worker keeps the communicator");
@@ -343,7 +343,7 @@ fn a_panic_before_the_call_aborts_all_ranks() {
 
 #[test]
 fn calls_of_a_worker_that_panicked_are_refused() {
-    /// What cannot even be thrown away.
+    /// A panic payload whose drop panics.
     struct Bomb;
     impl Drop for Bomb {
         fn drop(&mut self) {
@@ -428,7 +428,7 @@ fn reasons_reach_other_hosts_after_their_rank_left() {
     });
 }
 
-/// What each of three processes does, by the test that started it.
+/// The work of each of three processes, by the test that started it.
 fn process(test: &str, rank: usize) {
     let place = RendezvousAddress::Abstract(format!("weft-{test}-{}", std::os::unix::process::parent_id()));
     let meeting = Rendezvous::new(place, Token::new("background").unwrap(), 3, Duration::from_secs(60));

@@ -14,10 +14,10 @@ use weftlink_plan::Collective;
 
 /// Long enough that only a hang reaches it.
 const DEADLINE: Duration = Duration::from_secs(120);
-/// What is in outputs before a call that fails.
+/// The content of outputs before a call that fails.
 const UNTOUCHED: i32 = -1;
 
-/// What a test runs on.
+/// The ranks and memory of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Ordinary,
@@ -222,7 +222,7 @@ fn differing_counts_are_reported_across_hosts_with_several_ranks() {
 fn a_rank_with_inconsistent_counts_gets_an_error() {
     for place in [Place::Ordinary, Place::Hosts] {
         let gave = on_ranks(2, place, |comm| {
-            // What goes to the other rank is right.
+            // The counts to the other rank match.
             let received = if comm.rank() == 0 { [4, 4] } else { [5, 4] };
             let (input, mut output) = (vec![1; 9], vec![UNTOUCHED; received.iter().sum()]);
             comm.all_to_all_v((&input[..], &mut output[..]), &[4, 5], &received).unwrap_err().to_string()

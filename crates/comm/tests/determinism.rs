@@ -125,7 +125,7 @@ fn cases(ranks: u32, every: usize, wanted: impl Fn(&Case, Option<&Verified>) -> 
     found
 }
 
-/// What each rank should hold: the ranks' inputs combined from the first to the last, all at once, or in a scan one by one.
+/// The expected output of each rank: the inputs combined from the first rank to the last, all at once, or in a scan one by one.
 fn canonical(case: &Case) -> Vec<Vec<u8>> {
     let reduction = case.reduction.unwrap();
     let is_scan = matches!(case.collective, Collective::Scan | Collective::ExclusiveScan);
@@ -210,7 +210,7 @@ fn run(comm: Communicator, cases: &[(usize, Case)], mut look: impl FnMut(&Case, 
     let all: Vec<Case> = cases.iter().map(|(_, case)| case.clone()).collect();
     let mut rank = Rank::giving(order_dependent_input, comm, &all).unwrap();
     for (at, case) in cases {
-        // What this machine cannot do is skipped by all ranks.
+        // All ranks skip cases that this machine cannot run.
         if let Ok(outcome) = rank.run(*at, case, &AtomicU64::new(0)) {
             look(case, number, outcome.output);
         }
@@ -425,7 +425,7 @@ fn ineligible_plans_are_refused_without_harm() {
                 Request::new(&Collective::AllReduce, &mut values).operation(Reduction::Sum).plan(ring);
             let Err(Error::Misuse(why)) = comm.run(by_ring) else { panic!("a ring adds as it likes") };
             assert!(why.contains("\"ring\"") && why.contains("deterministic"), "{why}");
-            // What has the same bits in any order may go any way.
+            // Reductions that do not depend on the order may use any plan.
             let mut whole = [comm.rank() as i32, 5];
             comm.run(Request::new(&Collective::AllReduce, &mut whole).operation(Reduction::Sum).plan(ring))
                 .unwrap();

@@ -22,7 +22,7 @@ fn options() -> Options {
     Options { deadline: LONG, single_copy: Some(false), ..Options::default() }
 }
 
-/// What a process has: descriptors, threads, kilobytes in memory, mappings.
+/// The resources of a process: descriptors, threads, kilobytes of memory, mappings.
 #[derive(Debug)]
 struct Has {
     descriptors: usize,
@@ -152,7 +152,7 @@ fn groups_of_processes_leak_nothing() {
     assert!(other.wait().unwrap().success());
 }
 
-/// What a forked process finds in the place of connections does not stay open in a program that it becomes.
+/// The descriptors that replace connections in a forked process are closed on exec.
 #[test]
 fn exec_after_fork_inherits_nothing() {
     let _turn = TURN.lock().unwrap();

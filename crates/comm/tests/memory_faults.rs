@@ -146,7 +146,7 @@ fn rank_that_reads(role: &str) {
         (..) => comm.send_receive((input, output), &[(0, 1), (0, 2)], COUNT),
     };
     if call != "message" {
-        // What takes long the first time is done then.
+        // Warm up, so that slow first-time work is done.
         make(&mut comm, &input, &mut output).unwrap();
         output.fill(0);
     }
@@ -218,7 +218,7 @@ impl Lanes {
         let lanes = [comm, other].map(|comm| comm.into_background().unwrap());
         let mut lanes = Lanes { lanes, window, recorders };
         for lane in [0, 1] {
-            // What takes long the first time is done then.
+            // Warm up, so that slow first-time work is done.
             assert_eq!(lanes.sum_of(lane, lanes.rank() as u32), Ok(vec![1; HALF]));
         }
         lanes

@@ -130,7 +130,7 @@ fn any_sequence_of_calls_is_right() {
         .unwrap();
 }
 
-/// Makes all calls on all ranks, each of which holds its results to the model.
+/// Makes all calls on all ranks; each compares its results with the model.
 fn run(calls: &[Call]) {
     let cases: Vec<Case> = calls
         .iter()
@@ -146,7 +146,7 @@ fn run(calls: &[Call]) {
             match call {
                 Call::Puts(word) => puts(&mut rank, *word),
                 Call::Collective(case) => {
-                    // What this backend cannot do is skipped by all ranks.
+                    // All ranks skip cases that this backend cannot run.
                     let Ok(outcome) = rank.run(number, case, &AtomicU64::new(0)) else { continue };
                     assert!(outcome.output == model(case, me as u32), "call {number}, {case}: rank {me}");
                 }
@@ -178,7 +178,7 @@ fn puts(rank: &mut Rank, word: u64) {
     .unwrap();
 }
 
-/// What a rank should get.
+/// The expected output of a rank.
 fn model(case: &Case, rank: u32) -> Vec<u8> {
     let (collective, ranks, size) = (&case.collective, case.ranks as usize, case.data_type.bytes());
     let inputs: Vec<Vec<u8>> = (0..case.ranks).map(|rank| input(case, rank)).collect();
@@ -218,7 +218,7 @@ fn number(bytes: &[u8], data_type: DataType) -> i128 {
     wrapped(value, data_type)
 }
 
-/// What is left of a number in so few bits.
+/// A number wrapped to the range of a type.
 fn wrapped(value: i128, data_type: DataType) -> i128 {
     let past = 1_i128 << (8 * data_type.bytes());
     let value = value.rem_euclid(past);

@@ -36,7 +36,7 @@ fn reducing(ranks: u32) -> Vec<Collective> {
         .collect()
 }
 
-/// What a rank should have of the product of all.
+/// The expected part of a rank in the product of all.
 fn product(collective: &Collective, rank: usize, ranks: usize, count: usize) -> Vec<Matrix> {
     let all = |ranks: usize, block: usize| {
         let at =

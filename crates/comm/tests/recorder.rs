@@ -173,7 +173,7 @@ fn a_record_survives_its_file() {
     assert_eq!((found.records.len(), found.passed_over.len()), (1, 0));
     assert_eq!(found.records[0].calls, read.calls);
     assert_eq!(found.records[0].process, Some(Process::Runs), "it is this very process");
-    // What is no record is passed over, and said so.
+    // Other files are skipped, with a reason.
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(folder.join("weft-record-1-rank1.json"), &text[..text.len() / 2]).unwrap();
     std::fs::write(folder.join("weft-record-2-rank1.json"), text.replace("\"version\": 1", "\"version\": 2"))

@@ -166,7 +166,7 @@ fn rank_of_a_dying_job(role: &str) {
     let name = format!("rank {dies} (");
     assert!(error.to_string().starts_with(&name), "rank {rank}: {error}");
     if rank == also {
-        // In the middle of what the others do now.
+        // At a random moment, while the others shrink.
         std::thread::spawn(|| {
             std::thread::sleep(Duration::from_millis(std::process::id() as u64 % 7));
             std::process::abort();

@@ -66,7 +66,7 @@ fn a_panic_after_a_replacement_is_contained() {
     assert!(background.barrier().wait().is_err());
 }
 
-/// What is done while a call waits must not unwind through it: the buffers of the call are in use.
+/// A panic in a poll hook must not unwind through the call, whose buffers are in use.
 #[test]
 fn a_panic_in_a_poll_hook_waits_for_the_message() {
     let got = on_threads(2, |mut comm| {

@@ -30,7 +30,7 @@ fn on_ranks<T: Send>(size: usize, work: impl Fn(Communicator) -> T + Sync) -> Ve
     vec![run(true), run(false)]
 }
 
-/// What rank `rank` puts in a round.
+/// The words that a rank puts in a round.
 fn word(rank: usize, round: u64, at: u64) -> u64 {
     (rank as u64) << 48 | round << 16 | at
 }
@@ -283,7 +283,7 @@ fn differ(
     on_ranks(2, |mut comm| {
         let windows = [comm.window(4).unwrap(), comm.window(4).unwrap()];
         let mut first = comm.window::<u32>(4).unwrap();
-        // What opening needs is there, so that the difference is not noticed while it is made.
+        // Opening has been warmed up, so that the mismatch is not detected during setup.
         comm.open(&mut first, |_| Ok(())).unwrap();
         comm.all_reduce(&mut [1], Reduction::Sum).unwrap();
         work(&mut comm, windows).unwrap_err().to_string()

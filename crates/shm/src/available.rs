@@ -16,7 +16,7 @@ pub fn memory_bytes() -> Option<u64> {
     machine.into_iter().chain(group).min()
 }
 
-/// What the control groups of a process leave, from its list of them.
+/// The memory that the control groups of a process leave, from its list of groups.
 fn groups_bytes(groups: &str, mounted: &Path) -> Option<u64> {
     let least = |root: &Path, path: Option<&str>, bytes: fn(&Path) -> Option<u64>| {
         // In a container the path may be written as seen from outside; the mounted root is then our own group.

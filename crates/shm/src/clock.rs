@@ -87,7 +87,7 @@ fn is_steady() -> bool {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
 fn counter() -> u64 {
-    // SAFETY: every 64-bit x86 has the instruction; a system that forbids it (PR_SET_TSC) kills those who read its clock too.
+    // SAFETY: every 64-bit x86 has the instruction; a system that forbids it (PR_SET_TSC) also kills processes that read the clock.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 
 use rustix::process::{Resource, getrlimit};
 
-/// What is left to the program's own small allocations when something large is mapped.
+/// The address space reserved for small allocations when something large is mapped.
 const SPARE_BYTES: u64 = 8 << 20;
 /// The stack of a thread that receives from or monitors other ranks.
 pub const STACK_BYTES: usize = 512 << 10;

@@ -182,8 +182,8 @@ fn exchange(depth: usize, rounds: u64) {
     });
 }
 
-/// A writer announces one call after another, each counted in two steps; the reader checks header and bulk, and says when
-/// it is through, without which the next announcement would not be its to rely on.
+/// A writer announces one call after another, each counted in two steps; the reader checks header and bulk, and reports
+/// when it is done, after which the writer may overwrite them.
 fn announcements(calls: u32) {
     fn header(call: u32) -> [u64; PAYLOAD_WORDS] {
         [u64::from(call) + 10; PAYLOAD_WORDS]

@@ -195,8 +195,8 @@ impl SharedMemory {
         Ok(memory)
     }
 
-    /// Faults every page in through the mapping. Unlike fallocate this sees the advice to use huge pages, which is
-    /// where they come from when the system grants them to those who ask. Kernels before 5.14 do not know it.
+    /// Faults every page in through the mapping. Unlike fallocate, this follows the advice to use huge pages, which some
+    /// systems grant only on advice. Kernels before 5.14 do not support it.
     fn populate(&self) {
         self.advise(Advice::LinuxPopulateWrite);
     }

@@ -14,7 +14,7 @@ struct Hook {
     work: Box<dyn FnMut()>,
     /// When to call it next; nothing until the first wait that takes long.
     next: Option<Instant>,
-    /// What the hook panicked with. It is not called again then.
+    /// The payload of the hook's panic, after which it is not called again.
     panic: Option<Box<dyn Any + Send>>,
 }
 

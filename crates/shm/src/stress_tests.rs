@@ -19,7 +19,7 @@ const FIRST: u32 = u32::MAX - 1000;
 /// The signature of the message after the last.
 const END: u32 = 0;
 
-/// Short enough to make way on a busy machine, long enough to spin where there is a core for each.
+/// Short enough to yield on a busy machine, long enough to spin where each rank has a core.
 fn patience() -> WaitPolicy {
     WaitPolicy { spins: 200, yields: 20, timeout: Duration::from_secs(100) }
 }
@@ -32,7 +32,7 @@ fn scrambled(number: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
-/// What a message is, as both ends work out for themselves: its call, its protocol, its contents.
+/// A message, as both ends compute it independently: its call, its protocol, its contents.
 struct Message {
     signature: u32,
     is_packet: bool,
@@ -102,7 +102,7 @@ impl Way {
     }
 }
 
-/// Sends and receives by turns as far as each gets, so that neither way waits for the other to be done.
+/// Alternates between sending and receiving as far as possible, so that neither direction waits for the other.
 fn exchange(out: &Way, into: &Way, depth: usize, waiter: Waiter<'_>) {
     let mut sender = Sender::new(&out.slots, &out.released, depth).starting_at(FIRST);
     let mut receiver = Receiver::new(&into.slots, &into.released, depth).starting_at(FIRST);

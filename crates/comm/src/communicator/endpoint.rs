@@ -1,4 +1,4 @@
-//! What a communicator gives to a endpoint.
+//! Creates endpoints of a communicator.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ impl Communicator {
     }
 }
 
-/// From here on messages are read by several threads at once, where they can be; shorter ones are through before those have started.
+/// Several threads read messages from this length, where possible; a shorter message is read before other threads have started.
 const READ_BYTES_MIN: usize = 4 << 20;
 /// Where two ranks of 16 cores read 16 MiB, eight threads get 43 GB/s, four 25, one 10.
 const READERS_MAX: usize = 8;

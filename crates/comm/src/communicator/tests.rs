@@ -7,7 +7,7 @@ use super::*;
 use crate::data::Elements;
 use crate::operation::Operation;
 
-/// What each of two ranks gave, or `None` if it panicked. Waits that end by themselves are not what is tested.
+/// The result of each of two ranks, or `None` if it panicked. Deadlines are long, because timeouts are not tested here.
 fn on_two<T: Send>(work: impl Fn(&mut Communicator) -> T + Sync) -> [Option<T>; 2] {
     let options = Options { deadline: Duration::from_secs(60), ..Options::default() };
     let ranks = Communicator::threads(2, options).unwrap();

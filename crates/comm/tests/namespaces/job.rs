@@ -47,7 +47,7 @@ pub(crate) struct Job {
     pub(crate) ranks: Vec<Child>,
     inputs: Vec<ChildStdin>,
     said: Receiver<(usize, String)>,
-    /// What was said and not asked for yet.
+    /// Lines that no call has returned yet.
     pending: Vec<(usize, String)>,
 }
 

@@ -20,7 +20,7 @@ const FIRST: u32 = u32::MAX - 1000;
 const END: u32 = 0;
 
 /// Short enough to yield on a busy machine, long enough to spin where each rank has a core.
-fn patience() -> WaitPolicy {
+fn wait_policy() -> WaitPolicy {
     WaitPolicy { spins: 200, yields: 20, timeout: Duration::from_secs(100) }
 }
 
@@ -144,7 +144,7 @@ fn exchange(out: &Way, into: &Way, depth: usize, waiter: Waiter<'_>) {
 fn both_ways(depth: usize) {
     let ways = [Way::new(depth, 1), Way::new(depth, 2)];
     let (abort, sleepers) = (Line::new(), Line::new());
-    let waiter = Waiter::new(&abort, &sleepers, patience());
+    let waiter = Waiter::new(&abort, &sleepers, wait_policy());
     std::thread::scope(|scope| {
         scope.spawn(|| exchange(&ways[0], &ways[1], depth, waiter));
         exchange(&ways[1], &ways[0], depth, waiter);
@@ -176,7 +176,7 @@ fn counters_of_several_ranks() {
     let lines: [Line; RANKS] = Default::default();
     lines.iter().for_each(|line| Counter::new(line).start_at(first));
     let (abort, sleepers) = (Line::new(), Line::new());
-    let waiter = Waiter::new(&abort, &sleepers, WaitPolicy { spins: 0, ..patience() });
+    let waiter = Waiter::new(&abort, &sleepers, WaitPolicy { spins: 0, ..wait_policy() });
     let number = |rank: usize, call: u32| scrambled((rank as u64) << 32 | u64::from(call));
     std::thread::scope(|scope| {
         for rank in 0..RANKS {

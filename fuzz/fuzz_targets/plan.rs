@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use weftlink_plan::domain::chunks::origins_of_steps;
 use weftlink_plan::domain::elements::oracle_uneven;
 use weftlink_plan::{Cut, Plan, verify, verify_by_classes};
-use weftlink_testkit::chaos::hunt;
+use weftlink_testkit::chaos::find_failure;
 use weftlink_testkit::promise;
 
 /// Larger plans are only read, because verifying them takes too long.
@@ -50,7 +50,7 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(outputs, promised);
     }
     assert_eq!(origins_of_steps(&proved).len(), ranks);
-    if let Some(sighting) = hunt(&proved.into_plan().without_switches(), 1) {
-        panic!("{sighting}");
+    if let Some(failure) = find_failure(&proved.into_plan().without_switches(), 1) {
+        panic!("{failure}");
     }
 });

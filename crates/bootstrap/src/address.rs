@@ -209,7 +209,7 @@ impl Listener {
             let socket = self.accept_any()?;
             match peer::check(&socket, peer::Side::Accepted, secret_is_guessable) {
                 Ok(()) => return Ok(socket),
-                Err(Broken::Stranger(Refusal::User { theirs, .. })) => tell_of_user(theirs),
+                Err(Broken::Stranger(Refusal::User { theirs, .. })) => log_other_user(theirs),
                 Err(_) => {}
             }
         }
@@ -233,7 +233,7 @@ impl Listener {
 }
 
 /// Warns once that a process of another user tried to connect.
-fn tell_of_user(user: u32) {
+fn log_other_user(user: u32) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         tracing::warn!(target: "weft::meet", "a process of user {user} tried to connect to this rank and was turned away");

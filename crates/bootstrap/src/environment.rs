@@ -144,23 +144,23 @@ impl Environment {
     /// Reads the variables of a launcher.
     pub fn read(around: &EnvironmentSource<'_>) -> Result<Environment, EnvironmentError> {
         let variables = Variables { around };
-        let told = launchers::read(&variables)?;
-        let address = address::of(&variables, &told)?;
+        let info = launchers::read(&variables)?;
+        let address = address::of(&variables, &info)?;
         let given = variables.secret()?;
         let secret_is_guessable = given.is_none();
         let secret = given.unwrap_or_else(|| {
             // Derived only from what is the same on all ranks.
-            let job = told.job.as_deref().unwrap_or_default();
+            let job = info.job.as_deref().unwrap_or_default();
             let restarts = variables.text("TORCHELASTIC_RESTART_COUNT").ok().flatten().unwrap_or_default();
-            let (name, size) = (told.launcher.name(), told.size);
+            let (name, size) = (info.launcher.name(), info.size);
             Secret(format!("weft without a secret: {name} {job} {restarts} {size} {address}").into_bytes())
         });
         Ok(Environment {
-            launcher: told.launcher,
-            rank: told.rank,
-            size: told.size,
-            local_rank: told.local_rank,
-            local_size: told.local_size,
+            launcher: info.launcher,
+            rank: info.rank,
+            size: info.size,
+            local_rank: info.local_rank,
+            local_size: info.local_size,
             address,
             secret,
             secret_is_guessable,

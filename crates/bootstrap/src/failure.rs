@@ -17,7 +17,7 @@ use super::{Bootstrap, Link};
 impl Bootstrap {
     /// Returns a function that raises an event from any thread, until the bootstrap is dropped. Threads of one process share memory,
     /// so only failures are raised there.
-    pub fn teller(&self) -> impl Fn(Event) + Send + 'static {
+    pub fn notifier(&self) -> impl Fn(Event) + Send + 'static {
         let (group, local) = self.weak_link();
         move |news| match (group.upgrade(), local.upgrade(), news) {
             (Some(group), _, news) => group.learn(news),
@@ -27,7 +27,7 @@ impl Bootstrap {
     }
 
     /// Returns a function that reads, from any thread, why a rank aborted the group and which ranks it blames; nothing while that is unknown.
-    pub fn hearer(&self) -> impl Fn() -> Option<(String, Vec<Blame>)> + Send + 'static {
+    pub fn abort_cause_reader(&self) -> impl Fn() -> Option<(String, Vec<Blame>)> + Send + 'static {
         let (group, local) = self.weak_link();
         move || match (group.upgrade(), local.upgrade()) {
             (Some(group), _) => group.verdict().map(said),
@@ -46,15 +46,15 @@ impl Bootstrap {
 
     /// The ranks at the end of the chain of waits: stopped, or busy with something else. Records which rank this one waited for in a failed
     /// call, asks the others for theirs, and waits briefly for their answers. If this rank waits for none, it follows the waits of `other`.
-    pub fn roots(&self, whom: Option<u32>, other: u32, patience: Duration) -> Vec<usize> {
+    pub fn roots(&self, awaited: Option<u32>, other: u32, timeout: Duration) -> Vec<usize> {
         let roots = match &self.link {
             Link::InProcess(local) => {
-                whom.into_iter().for_each(|whom| local.waits_for(self.rank as u32, &[whom]));
+                awaited.into_iter().for_each(|awaited| local.waits_for(self.rank as u32, &[awaited]));
                 local.roots(self.rank as u32, Some(other))
             }
             Link::Tree { group, .. } => {
-                whom.into_iter().for_each(|whom| group.waits_for(&[whom]));
-                group.ask_for_roots(Some(other), Deadline::new(patience))
+                awaited.into_iter().for_each(|awaited| group.waits_for(&[awaited]));
+                group.ask_for_roots(Some(other), Deadline::new(timeout))
             }
         };
         roots.into_iter().map(|rank| rank as usize).collect()
@@ -70,19 +70,19 @@ impl Bootstrap {
 
     /// Between whom a connection was lost, if that is what went wrong first and is heard in time: who noticed, to whom, and
     /// what.
-    pub fn lost(&self, patience: Duration) -> Option<(u32, u32, String)> {
+    pub fn lost(&self, timeout: Duration) -> Option<(u32, u32, String)> {
         let Link::Tree { group, .. } = &self.link else { return None };
-        match group.await_failure(Deadline::new(patience))? {
+        match group.await_failure(Deadline::new(timeout))? {
             BootstrapError::Lost { rank, by, what, .. } => Some((by as u32, rank as u32, what)),
             _ => None,
         }
     }
 
     /// Why a rank aborted the group and which ranks it blames, if that is known in time.
-    pub fn cause(&self, patience: Duration) -> Option<(String, Vec<Blame>)> {
+    pub fn cause(&self, timeout: Duration) -> Option<(String, Vec<Blame>)> {
         let error = match &self.link {
-            Link::InProcess(local) => local.await_failure(Deadline::new(patience.min(THREAD_CAUSE))),
-            Link::Tree { group, .. } => group.await_failure(Deadline::new(patience)),
+            Link::InProcess(local) => local.await_failure(Deadline::new(timeout.min(THREAD_CAUSE))),
+            Link::Tree { group, .. } => group.await_failure(Deadline::new(timeout)),
         };
         error.map(said)
     }

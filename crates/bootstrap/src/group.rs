@@ -296,10 +296,10 @@ impl Group {
     }
 
     /// What went wrong first, as soon as that is heard.
-    pub(super) fn await_failure(&self, patience: Deadline) -> Option<BootstrapError> {
+    pub(super) fn await_failure(&self, deadline: Deadline) -> Option<BootstrapError> {
         let mut state = self.state();
-        while state.core.cause().is_none() && patience.left().is_some() {
-            state = self.wait(state, patience);
+        while state.core.cause().is_none() && deadline.left().is_some() {
+            state = self.wait(state, deadline);
         }
         self.verdict_of(&state)
     }

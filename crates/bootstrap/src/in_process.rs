@@ -155,10 +155,10 @@ impl InProcessGroup {
     }
 
     /// Records the ranks that a rank waits for; none if it no longer waits.
-    pub(super) fn waits_for(&self, rank: u32, whom: &[u32]) {
+    pub(super) fn waits_for(&self, rank: u32, awaited: &[u32]) {
         let place = &mut self.enter().waits[rank as usize];
         place.clear();
-        place.extend(whom);
+        place.extend(awaited);
     }
 
     /// The ranks at the end of a rank's chain of waits, or of another's if it waits for none: they do something else.
@@ -171,7 +171,7 @@ impl InProcessGroup {
             if seen.insert(rank) {
                 match &state.waits[rank as usize][..] {
                     [] => drop(roots.insert(rank)),
-                    whom => next.extend(whom),
+                    awaited => next.extend(awaited),
                 }
             }
         }
@@ -185,10 +185,10 @@ impl InProcessGroup {
     }
 
     /// What ended it, as soon as that is known.
-    pub(super) fn await_failure(&self, patience: Deadline) -> Option<BootstrapError> {
+    pub(super) fn await_failure(&self, deadline: Deadline) -> Option<BootstrapError> {
         let mut state = self.enter();
         while state.failure.is_none() {
-            let left = patience.left()?;
+            let left = deadline.left()?;
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         state.failure.clone()

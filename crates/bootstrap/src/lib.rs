@@ -157,16 +157,16 @@ impl Bootstrap {
     /// Rank 0 of a group of processes: listens until every other rank has joined.
     pub fn listen(rendezvous: &Rendezvous) -> Result<Bootstrap, BootstrapError> {
         log::install();
-        let told = |error: &BootstrapError| report_start(0, rendezvous.size, &failure_of(error));
-        let (monitor, group) = listen::listen(rendezvous).inspect_err(told)?;
+        let report = |error: &BootstrapError| report_start(0, rendezvous.size, &failure_of(error));
+        let (monitor, group) = listen::listen(rendezvous).inspect_err(report)?;
         Ok(Bootstrap::in_group(group, monitor.map(Arc::new)))
     }
 
     /// Another rank of a group of processes: connects as soon as rank 0 listens, and waits for all.
     pub fn join(rendezvous: &Rendezvous, rank: usize) -> Result<Bootstrap, BootstrapError> {
         log::install();
-        let told = |error: &BootstrapError| report_start(rank, rendezvous.size, &failure_of(error));
-        let (monitor, group) = join::join(rendezvous, rank).inspect_err(told)?;
+        let report = |error: &BootstrapError| report_start(rank, rendezvous.size, &failure_of(error));
+        let (monitor, group) = join::join(rendezvous, rank).inspect_err(report)?;
         Ok(Bootstrap::in_group(group, monitor.map(Arc::new)))
     }
 

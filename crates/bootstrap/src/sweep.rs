@@ -248,14 +248,14 @@ impl Group {
 
     /// What became of a rank that cannot be written to, as the monitor thread finds out.
     fn found_out(&self, rank: u32, ask: &Request) -> Option<BootstrapError> {
-        let patience = Deadline::new(INQUIRY_RESULT);
+        let deadline = Deadline::new(INQUIRY_RESULT);
         let mut state = self.state();
         loop {
             if let Err(error) = state.check(self, &[rank], ask) {
                 return Some(error);
             }
-            patience.left()?;
-            state = self.wait(state, patience);
+            deadline.left()?;
+            state = self.wait(state, deadline);
         }
     }
 

@@ -21,8 +21,8 @@ use super::in_process::InProcessGroup;
 
 impl Group {
     /// Records the ranks that this rank waits for; none if it no longer waits.
-    pub(super) fn waits_for(&self, whom: &[u32]) {
-        self.state().core.set_waits(whom);
+    pub(super) fn waits_for(&self, awaited: &[u32]) {
+        self.state().core.set_waits(awaited);
     }
 
     /// Announces the ranks that this rank waits for, so that all others do the same.
@@ -37,15 +37,15 @@ impl Group {
     }
 
     /// The same, after asking all others, which have until the deadline to answer.
-    pub(super) fn ask_for_roots(&self, other: Option<u32>, patience: Deadline) -> Vec<u32> {
+    pub(super) fn ask_for_roots(&self, other: Option<u32>, deadline: Deadline) -> Vec<u32> {
         let asked = Instant::now();
         self.announce_waits();
         loop {
             let roots = self.roots(other, asked);
-            if roots.silent.is_empty() || patience.left().is_none() {
+            if roots.silent.is_empty() || deadline.left().is_none() {
                 return roots.all();
             }
-            drop(self.wait(self.state(), patience));
+            drop(self.wait(self.state(), deadline));
         }
     }
 
@@ -98,13 +98,13 @@ impl<'a> Watch<'a> {
     }
 
     /// Records the ranks that this rank waits for, and logs a warning, if that is due.
-    pub(super) fn look(&mut self, whom: &[u32]) {
+    pub(super) fn look(&mut self, awaited: &[u32]) {
         let waited = self.began.elapsed();
         if waited < self.due {
             return;
         }
         self.due = waited + NOTE_AFTER / 2;
-        let whom = self.note(whom);
+        let awaited = self.note(awaited);
         let group = self.elder.as_ref().map_or(self.group, |(elder, _)| elder);
         if waited >= self.next {
             // A caller that looks rarely has not asked yet. Request now, and give the other ranks time to answer.
@@ -113,7 +113,7 @@ impl<'a> Watch<'a> {
                 Some(asked) => group.roots(None, asked).all(),
                 None => group.ask_for_roots(None, Deadline::new(ASK_AHEAD)),
             };
-            let roots = if roots.is_empty() { whom } else { roots };
+            let roots = if roots.is_empty() { awaited } else { roots };
             let names: Vec<String> = roots.iter().map(|rank| group.name(*rank)).collect();
             let (what, names) = (self.purpose.trim_start_matches("weft: "), names.join(" and "));
             let seconds = waited.as_secs_f64();
@@ -126,16 +126,16 @@ impl<'a> Watch<'a> {
     }
 
     /// Notes that these are waited for, however long that takes, and how they are called where it is noted.
-    pub(super) fn note(&mut self, whom: &[u32]) -> Vec<u32> {
+    pub(super) fn note(&mut self, awaited: &[u32]) -> Vec<u32> {
         let called = |rank: &u32| {
             self.elder
                 .as_ref()
                 .map_or(*rank, |(_, called)| called.get(*rank as usize).copied().unwrap_or(*rank))
         };
-        let whom: Vec<u32> = whom.iter().map(called).collect();
-        self.elder.as_ref().map_or(self.group, |(elder, _)| elder).waits_for(&whom);
+        let awaited: Vec<u32> = awaited.iter().map(called).collect();
+        self.elder.as_ref().map_or(self.group, |(elder, _)| elder).waits_for(&awaited);
         self.is_noted = true;
-        whom
+        awaited
     }
 
     /// What was waited for came.
@@ -156,13 +156,13 @@ pub(super) enum Kind {
 
 impl Chain {
     /// Records the ranks that this rank waits for; none if it no longer waits.
-    pub fn note(&self, whom: Option<u32>) {
+    pub fn note(&self, awaited: Option<u32>) {
         match &self.0 {
             Kind::Tree(group) => {
-                group.upgrade().into_iter().for_each(|group| group.waits_for(whom.as_slice()))
+                group.upgrade().into_iter().for_each(|group| group.waits_for(awaited.as_slice()))
             }
             Kind::InProcess(local, rank) => {
-                local.upgrade().into_iter().for_each(|local| local.waits_for(*rank, whom.as_slice()));
+                local.upgrade().into_iter().for_each(|local| local.waits_for(*rank, awaited.as_slice()));
             }
         }
     }

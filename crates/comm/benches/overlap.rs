@@ -1,14 +1,14 @@
-//! How much of an all-reduce is hidden behind what its caller computes meanwhile.
+//! The part of an all-reduce that overlaps with its caller's computation.
 //!
 //!     cargo bench -p weftlink-comm --bench overlap -- [--ranks 2] [--bytes 67108864] [--repetitions 15] [--processes] [--window]
 //!
-//! Each rank measures three things in turn, all ranks starting together: the call alone, the computing alone, and both, the call
-//! started before and waited for after. What is computed stays in a core's own cache and takes about 1.3 times as long as the
-//! call, so that all of it could be hidden. Of each repetition the slowest rank counts. Printed are the medians, and
+//! All ranks start together and measure three times: the call alone, the computation alone, and both, with the call started before the
+//! computation and awaited after it. The data of the computation fits into a core's cache, and it takes about 1.3 times as long as the call, so
+//! that all of the call could be hidden. The slowest rank of each repetition counts. The output has the medians, and
 //!
 //!     hidden = 1 - (both - computing) / call
 //!
-//! A rank needs two cores for that, one for each of its threads; with fewer the numbers tell about the cores.
+//! A rank needs two cores, one for each of its threads; with fewer cores the result shows that shortage.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -128,7 +128,7 @@ fn times<B: OwnedBuffers>(
             all.push(slowest);
         }
     }
-    // Whatever was computed must have been.
+    // Keeps the computation.
     assert!(cached.iter().all(|value| value.is_finite()));
     Ok(all)
 }

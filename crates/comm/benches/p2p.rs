@@ -10,7 +10,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use weftlink_comm::bootstrap::{Bootstrap, Rendezvous, RendezvousAddress, Token};
 use weftlink_comm::{Communicator, Endpoint, Error, Options};
 
-/// Set for a process that is rank 1: where it meets rank 0.
+/// Set for the process of rank 1: the rendezvous address.
 const ROLE: &str = "WEFT_BENCH_P2P";
 const LENGTHS: [usize; 12] =
     [0, 8, 32, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 16 << 20, 64 << 20];

@@ -52,7 +52,7 @@ fn rank(role: &str) {
     let met = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
     let options = Options { deadline: DEADLINE, warn_after: WARN_AFTER, ..Options::default() };
     let mut comm = Communicator::new(met.unwrap(), options).unwrap();
-    let (began, mut told, mut call) = (Instant::now(), Instant::now(), 0_usize);
+    let (began, mut reported, mut call) = (Instant::now(), Instant::now(), 0_usize);
     loop {
         call += 1;
         let mut sum = vec![(rank + call) as u64; [1, 100, 5_000, 300_000][call % 4] + call % 7];
@@ -63,8 +63,8 @@ fn rank(role: &str) {
             let mut part = comm.split(Some((rank % 2) as u32), 0).unwrap().unwrap();
             part.barrier().unwrap();
         }
-        if told.elapsed() >= Duration::from_secs(1) {
-            told = Instant::now();
+        if reported.elapsed() >= Duration::from_secs(1) {
+            reported = Instant::now();
             let (kib, descriptors) = usage();
             println!("{call} {kib} {descriptors}");
         }
@@ -110,10 +110,10 @@ fn watch() {
         let readers: Vec<_> = (0..)
             .zip(outputs)
             .map(|(rank, (stdout, stderr))| {
-                let said = scope.spawn(move || {
+                let errors = scope.spawn(move || {
                     BufReader::new(stderr.unwrap()).lines().map_while(Result::ok).collect::<Vec<_>>()
                 });
-                let told = scope.spawn(move || {
+                let reports = scope.spawn(move || {
                     let mut reports: Vec<[u64; 3]> = Vec::new();
                     for line in BufReader::new(stdout.unwrap()).lines().map_while(Result::ok) {
                         let numbers: Vec<u64> = line.split(' ').map(|word| word.parse().unwrap()).collect();
@@ -126,7 +126,7 @@ fn watch() {
                     }
                     reports
                 });
-                (told, said)
+                (reports, errors)
             })
             .collect();
         let mut stops = 0;
@@ -144,8 +144,10 @@ fn watch() {
         let ends: Vec<_> = ranks.iter_mut().map(|rank| rank.wait().unwrap()).collect();
         over.store(true, Ordering::Relaxed);
         println!("ranks were stopped {stops} times for {} ms", STOP.as_millis());
-        let reports: Vec<_> =
-            readers.into_iter().map(|(told, said)| (told.join().unwrap(), said.join().unwrap())).collect();
+        let reports: Vec<_> = readers
+            .into_iter()
+            .map(|(reports, errors)| (reports.join().unwrap(), errors.join().unwrap()))
+            .collect();
         reports.into_iter().zip(ends).collect::<Vec<_>>()
     });
     let mut fine = true;

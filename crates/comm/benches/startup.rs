@@ -1,9 +1,9 @@
-//! Start-up time of ranks that are processes: from the start of the first until the last runs (*started*), has met the others
-//! (*met*), has a communicator (*ready*) and has completed a first all-reduce of eight bytes (*called*), which includes proving and
+//! Start-up time of ranks that are processes: from the start of the first until the last runs (*started*), has joined (*met*),
+//! has a communicator (*ready*) and has completed a first all-reduce of eight bytes (*called*), which includes proving and
 //! compiling its plan. For comparison, the time to start as many idle processes and to wait for their end (*floor*).
 //!
-//! `cargo bench -p weftlink-comm --bench startup -- --ranks 256` measures 2, 4, ..., 256 ranks on this machine, which meet at an
-//! abstract socket and over TCP; `--repetitions` sets how often; the table shows medians.
+//! `cargo bench -p weftlink-comm --bench startup -- --ranks 256` measures 2, 4, ..., 256 ranks on this machine, which join over
+//! an abstract socket and over TCP; `--repetitions` sets the number of repetitions. The table shows medians.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -15,7 +15,7 @@ use weftlink_comm::bootstrap::{Bootstrap, Rendezvous, RendezvousAddress, Token};
 use weftlink_comm::{Communicator, Error, Options, Reduction};
 use weftlink_testkit::ports::reserved;
 
-/// Set for a process that is a rank: its number, the number of ranks, and where they meet.
+/// Set for a rank process: its rank, the number of ranks, and the rendezvous address.
 const ROLE: &str = "WEFT_STARTUP_ROLE";
 const TOKEN: &str = "WEFT_STARTUP_TOKEN";
 const STAGES: [&str; 5] = ["floor", "started", "met", "ready", "called"];

@@ -128,26 +128,26 @@ pub(crate) fn plan_for(key: &Key, hosts: &[u32]) -> Result<(Choice, Arc<Verified
     Err(Error::Misuse(format!("no plan for this {} of {ranks} ranks: {reason}", key.collective)))
 }
 
-/// What rank 0 has chosen and proved, as it sends it to the others: an algorithm by its place among all.
+/// The choice and proof of rank 0, as it sends them to the others: an algorithm by its index in [`Algorithm::ALL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Told {
+pub(crate) struct PlanOffer {
     algorithm: usize,
     packets: bool,
     proof: Proof,
 }
 
-impl Told {
-    /// Nothing for an algorithm that is not in the list; all are.
-    pub(crate) fn of(choice: Choice, plan: &Verified) -> Option<Told> {
+impl PlanOffer {
+    /// None if the algorithm is not in the list.
+    pub(crate) fn of(choice: Choice, plan: &Verified) -> Option<PlanOffer> {
         let algorithm = Algorithm::ALL.into_iter().position(|it| it == choice.algorithm)?;
-        Some(Told { algorithm, packets: choice.packets, proof: plan.proof() })
+        Some(PlanOffer { algorithm, packets: choice.packets, proof: plan.proof() })
     }
 }
 
-/// The plan that another rank has chosen and proved: written here, and compared with the fingerprint of the proof.
-#[allow(unsafe_code, reason = "takes another rank's word that a plan is proved")]
-pub(crate) fn plan_told(told: Told, key: &Key, hosts: &[u32]) -> Result<Arc<Verified>, Error> {
-    let Told { algorithm, packets, proof } = told;
+/// The plan that another rank has chosen and proved: generated here, and compared with the fingerprint of the proof.
+#[allow(unsafe_code, reason = "trusts another rank's proof of a plan")]
+pub(crate) fn plan_of_offer(offer: PlanOffer, key: &Key, hosts: &[u32]) -> Result<Arc<Verified>, Error> {
+    let PlanOffer { algorithm, packets, proof } = offer;
     let differs = || {
         let call = &key.collective;
         Error::Misuse(format!(
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_table_says_there_is_a_plan_of_every_order() {
+    fn every_table_has_a_plan_for_every_order() {
         let kinds = Collective::KINDS.into_iter().filter(Collective::reduces);
         for (collective, ranks) in kinds.flat_map(|it| [1, 2, 3, 6].map(|ranks| (it.clone(), ranks))) {
             let kind = weftlink_recorder::header::kind(&collective);
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn in_place_of_a_plan_that_is_out_of_order_comes_a_fast_one() {
+    fn unordered_plans_are_replaced_by_fast_ordered_ones() {
         let named = |collective, memory, choice, packets| {
             let plan = plan(collective, memory, Order::Canonical, choice, 6);
             let is_of_packets = plan.channels.iter().any(|channel| channel.protocol == Protocol::Ll);
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_rank_0_has_proved_is_taken_if_it_is_the_same_plan() {
+    fn proofs_of_rank_0_apply_to_the_same_plan() {
         let hosts = [0; 5];
         let key = |order| {
             let (collective, aliasing) = (Collective::AllReduce, Some(Aliasing::InPlace));
@@ -416,15 +416,16 @@ mod tests {
             Key { collective, memory: Memory::Ordinary, aliasing, uneven: false, order, choice }
         };
         let (choice, plan) = plan_for(&key(Order::Any), &hosts).unwrap();
-        let told = Told::of(choice, &plan).unwrap();
-        assert_eq!(plan_told(told, &key(Order::Any), &hosts).unwrap(), plan);
+        let offer = PlanOffer::of(choice, &plan).unwrap();
+        assert_eq!(plan_of_offer(offer, &key(Order::Any), &hosts).unwrap(), plan);
         // Another plan, and a fingerprint of none.
-        let other = Told { algorithm: Algorithm::ALL.iter().position(|it| *it == Tree).unwrap(), ..told };
-        for told in [other, Told { algorithm: usize::MAX, ..told }] {
-            let why = plan_told(told, &key(Order::Any), &hosts).unwrap_err().to_string();
+        let other =
+            PlanOffer { algorithm: Algorithm::ALL.iter().position(|it| *it == Tree).unwrap(), ..offer };
+        for offer in [other, PlanOffer { algorithm: usize::MAX, ..offer }] {
+            let why = plan_of_offer(offer, &key(Order::Any), &hosts).unwrap_err().to_string();
             assert!(why.contains("rank 0") && why.contains("different builds"), "{why}");
         }
         // Rank 0's proof does not cover another call.
-        assert!(plan_told(told, &key(Order::Canonical), &hosts).is_err());
+        assert!(plan_of_offer(offer, &key(Order::Canonical), &hosts).is_err());
     }
 }

@@ -49,7 +49,7 @@ impl Lengths {
         me: u32,
         (rank, buffer, block): (u32, Buffer, u32),
     ) -> Option<usize> {
-        // What lies in an output came from an input.
+        // The data of an output came from an input.
         let (rank, block) = match buffer {
             Buffer::Input | Buffer::Scratch => (rank, block),
             Buffer::Output => match collective.promise(rank, ranks, block)? {
@@ -72,7 +72,7 @@ impl Lengths {
     }
 }
 
-/// What one rank does in one call.
+/// The program of one rank for one call.
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(crate) shape: Shape,
@@ -88,7 +88,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// What is done in a tile.
+    /// The program of a tile.
     #[inline]
     pub(crate) fn tile(&self, tile: usize) -> &Tile {
         let last = self.compiled.len() - 1;
@@ -102,7 +102,7 @@ impl Program {
     }
 }
 
-/// What one rank does in one tile.
+/// The program of one rank for one tile.
 #[derive(Debug, Default)]
 pub(crate) struct Tile {
     pub(crate) lanes: Vec<Vec<Instruction>>,
@@ -387,7 +387,7 @@ impl Compiler<'_> {
             from_peers: sources.iter().any(|source| match source {
                 Source::Memory(address) => is_from_peers(address),
                 Source::Packet(_) => true,
-                // What was carried was written from this core just now.
+                // This core has just written the message.
                 Source::Message(port) => receives.contains(&(false, *port)),
             }),
             to_peers: targets.iter().any(|target| match target {

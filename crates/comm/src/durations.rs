@@ -25,7 +25,7 @@ pub(crate) const WARN_AFTER_MIN: Duration = ms(10);
 pub(crate) const REPORT: Duration = ms(2000);
 /// How long it waits for that error where something can be said without it.
 pub(crate) const ABORT_CAUSE_BRIEF: Duration = ms(300);
-/// How long a message that failed waits for the rank that aborted to say why: that rank first asks the others whom they wait for.
+/// How long a message that failed waits for the rank that aborted to say why: that rank first asks the others what they wait for.
 pub(crate) const ABORT_CAUSE: Duration = ROOTS.saturating_add(ms(250));
 /// How often a failed call or message polls for those.
 pub(crate) const CAUSE_POLL: Duration = ms(1);
@@ -34,7 +34,7 @@ pub(crate) const CAUSE_POLL: Duration = ms(1);
 pub(crate) const WINDOW_CALLS: Duration = ms(30_000);
 /// How often it polls for them.
 pub(crate) const WINDOW_POLL: Duration = us(100);
-/// How long a transport or an endpoint that is dropped goes on sending what its callers believe sent.
+/// How long a dropped transport or endpoint keeps sending data that its callers consider sent.
 pub(crate) const LAST_FLUSH: Duration = ms(2000);
 /// How often it polls meanwhile.
 pub(crate) const LAST_FLUSH_POLL: Duration = us(100);
@@ -60,7 +60,7 @@ before! {
     WARN_AFTER < CALL: "a stall warning precedes the timeout";
     CAUSE_POLL < ABORT_CAUSE_BRIEF: "a cause is polled for more than once";
     ABORT_CAUSE_BRIEF < REPORT: "a call that can do without the cause waits less for it";
-    ROOTS < ABORT_CAUSE: "the rank that aborts finds out whom to blame before its peers stop waiting for that";
+    ROOTS < ABORT_CAUSE: "the rank that aborts finds the ranks to blame before its peers stop waiting for that";
     WINDOW_POLL < WINDOW_CALLS: "calls in a window are polled for more than once";
     LAST_FLUSH_POLL < LAST_FLUSH: "a last flush makes more than one attempt";
     LAST_BYTES < LAST_FLUSH: "a rank that leaves sends for longer than its peers wait for its last bytes to arrive";

@@ -94,7 +94,7 @@ pub enum Error {
         died: u32,
         /// The same with its host and process.
         name: String,
-        /// How long this rank had waited when it heard of the death.
+        /// How long this rank had waited when it learned of the death.
         waited: Duration,
     },
     /// The kernel no longer lets this rank read a peer's memory. The peer is gone: look there.

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_stays_on_a_host_lies_in_its_memory() {
+    fn only_local_fifos_are_in_host_memory() {
         let plan = verify(Algorithm::Ring.plan(4, 1)).unwrap();
         let hosts = [0, 0, 1, 1];
         let mut numbers = Vec::new();

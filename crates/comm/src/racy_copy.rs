@@ -1,14 +1,14 @@
 //! Copies to and from memory that other ranks may be writing. A racing copy yields old bytes, new bytes or a mixture; it is never
 //! undefined behaviour.
 //!
-//! An ordinary copy may assume that nobody else writes, so this one is inline assembly (x86-64), or atomic bytes.
+//! An ordinary copy may assume that no other thread or process writes, so this one is inline assembly (x86-64), or atomic bytes.
 
 #![allow(unsafe_code)] // Addresses in mapped memory.
 
 /// Copies bytes between ranges that do not overlap, at least one of which others may be using.
 ///
 /// # Safety
-/// `source` can be read and `target` written for `bytes`. Nobody holds a reference to what is written.
+/// `source` can be read and `target` written for `bytes`. No reference to the written memory exists.
 pub(crate) unsafe fn copy(target: *mut u8, source: *const u8, bytes: usize) {
     // SAFETY: the caller's promise; the instruction touches exactly these bytes and changes no register but those named.
     #[cfg(all(target_arch = "x86_64", not(miri)))]

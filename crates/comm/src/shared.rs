@@ -1,4 +1,4 @@
-//! What the ranks of a communicator share, whatever the plan: headers, departures, the lines that waits use, windows.
+//! Memory that the ranks of a communicator share independently of plans: headers, departures, the lines that waits use, windows.
 //!
 //! Every rank keeps the headers of its last calls, so that peers that are behind can still read them. Before a rank writes a
 //! header it checks that no peer is so far behind that it still needs the one it overwrites ([`Shared::look_back`]).
@@ -166,7 +166,7 @@ impl Shared {
                 (gone && !header.has_reached(number) && self.may_leave()).then_some(Stop::Left { rank })
             };
             let record = WaitRecord::new(self, number, None, Waiting::Entered { rank });
-            let waited = self.waiter.wait_doubting(Park::Line(header.line()), arrived, |waited| {
+            let waited = self.waiter.wait_with_check(Park::Line(header.line()), arrived, |waited| {
                 record.poll(waited);
                 left()
             });
@@ -183,7 +183,7 @@ impl Shared {
 
     /// Why a wait will never end: a rank makes another call with the same number, or left before it made the call.
     #[cold]
-    pub(crate) fn doubt(&self, call: &Call<'_>, waited: Duration) -> Option<Stop> {
+    pub(crate) fn check_peers(&self, call: &Call<'_>, waited: Duration) -> Option<Stop> {
         self.stall_reporter.share(call.number, waited);
         let left = || self.left(call).filter(|_| self.may_leave() && !mutant!("departures-not-noticed"));
         self.differs(call)
@@ -283,8 +283,9 @@ impl StallReporter {
             self.queried.set(None);
             self.warned.set((number, waited));
             let roots = self.chain.roots(queried);
-            let (whom, seconds) = (whom(&self.names, waiting.rank(), &roots), waited.as_secs_f64());
-            tracing::warn!(target: "weft::fault", rank = self.rank as usize, "call #{number} has waited {seconds:.1} s for {whom}");
+            let (awaited_ranks, seconds) =
+                (awaited_ranks(&self.names, waiting.rank(), &roots), waited.as_secs_f64());
+            tracing::warn!(target: "weft::fault", rank = self.rank as usize, "call #{number} has waited {seconds:.1} s for {awaited_ranks}");
         }
     }
 
@@ -298,7 +299,7 @@ impl StallReporter {
 }
 
 /// Names the ranks that a call waits for at the end of the chain of waits, and the rank between if there is one.
-pub(crate) fn whom(names: &[String], direct: Option<u32>, roots: &[u32]) -> String {
+pub(crate) fn awaited_ranks(names: &[String], direct: Option<u32>, roots: &[u32]) -> String {
     let name = |rank: &u32| names.get(*rank as usize).map_or("an unknown rank", String::as_str);
     match (direct, roots) {
         (Some(direct), _) if mutant!("blame-stops-at-the-next") => name(&direct).to_owned(),

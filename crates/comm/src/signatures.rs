@@ -9,7 +9,7 @@
 //!        number of the call    hash of the call
 //! ```
 //!
-//! Each rank numbers the calls that it makes in the order in which they first occur, without asking anybody: all ranks make
+//! Each rank numbers the calls that it makes in the order in which they first occur, without communication: all ranks make
 //! the same calls in the same order, so all give the same numbers. A call that is not in the table is *new*. Before a new call
 //! moves anything, its rank waits until all ranks of its host have announced theirs, and compares the whole calls
 //! ([`Header::key`]), not their hashes.
@@ -23,15 +23,15 @@
 //!
 //! The tables stay equal: a call enters a rank's table only after that rank has seen the same call announced by all others, for
 //! all of which it was new too; calls leave the table in the order in which they came. A rank whose call was not in the table of
-//! another finds the difference itself, and gives up for all ranks.
+//! another finds the difference itself, and aborts all ranks.
 //!
 //! Numbers come again after [`NUMBERS`] new calls, when the entries that had them are long gone. Calls that move no data
 //! (windows, plans, splits) have the number 0, which no entry has, and are compared whole by the bootstrap.
 //!
-//! **Between hosts** nobody sees the others' headers in time. A message there carries 64 bits of hash instead
+//! **Between hosts** no rank sees the headers of the others in time. A message there carries 64 bits of hash instead
 //! ([`Header::hash`]), mixed with the number of the call, and its length.
 //!
-//! What is hashed in a key itself: lists of messages, tori and lengths that all ranks know, to 63 bits; plans, to 64.
+//! A key itself contains hashes: of lists of messages, tori and lengths that all ranks know, 63 bits; of plans, 64.
 
 use weftlink_recorder::header::{Header, Key};
 
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn known_calls_have_different_signatures_whatever_their_hashes_are() {
+    fn known_calls_have_distinct_signatures() {
         let mut known = SignatureTable::new();
         // Counts that are 2^20 apart have the same hash in a signature.
         let calls: Vec<Header> = (0..TABLE_MAX).map(|number| call(number << HASH_BITS)).collect();
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_call_is_forgotten_first_and_is_new_again() {
+    fn the_oldest_call_is_evicted_first() {
         let mut known = SignatureTable::new();
         for round in 0..3 {
             for count in 0..=TABLE_MAX {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_with_one_hash_are_told_apart() {
+    fn hash_collisions_are_distinguished() {
         let mut known = SignatureTable::new();
         known.add(&call(1), 5);
         known.add(&call(2), 5);

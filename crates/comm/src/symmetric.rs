@@ -52,7 +52,7 @@ pub(crate) struct User {
     pub(crate) waiter: Waiter<'static>,
     /// Reports to ranks that are not in a call.
     pub(crate) report: Box<dyn Fn(Event) + Send>,
-    /// What the waiter points into.
+    /// The memory into which the waiter points.
     pub(crate) _control: Arc<SharedMemory>,
 }
 

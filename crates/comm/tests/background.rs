@@ -35,7 +35,7 @@ fn sum(values: Vec<f32>) -> Request<'static, Vec<f32>> {
 }
 
 #[test]
-fn buffers_of_all_kinds_come_back_with_the_result() {
+fn results_return_buffers_of_all_kinds() {
     on_ranks(3, |background| {
         let me = background.rank() as f32;
         let windows = background.with(|comm| Ok((comm.window::<f32>(40)?, comm.window::<f32>(40)?)));
@@ -81,7 +81,7 @@ fn buffers_of_all_kinds_come_back_with_the_result() {
 }
 
 #[test]
-fn calls_are_made_in_order_and_never_on_the_callers_thread() {
+fn calls_run_in_order_on_the_worker() {
     on_ranks(2, |background| {
         let (here, log) = (std::thread::current().id(), Arc::new(Mutex::new(Vec::new())));
         let handles: Vec<_> = (0..200)
@@ -104,7 +104,7 @@ fn calls_are_made_in_order_and_never_on_the_callers_thread() {
 }
 
 #[test]
-fn handles_can_be_dropped_waited_for_a_while_and_watched() {
+fn handles_can_be_dropped_and_polled_and_time_out() {
     let (first, later) = (Barrier::new(2), Barrier::new(2));
     on_ranks(2, |background| {
         if background.rank() == 1 {
@@ -123,15 +123,15 @@ fn handles_can_be_dropped_waited_for_a_while_and_watched() {
         };
         assert_eq!(handle.wait_timeout(LONG).unwrap().unwrap(), [2.0; 10]);
 
-        let (tell, told) = mpsc::channel();
-        let (before, after) = (tell.clone(), tell);
+        let (sender, receiver) = mpsc::channel();
+        let (before, after) = (sender.clone(), sender);
         background.start(sum(vec![2.0])).on_done(move |ended| before.send(ended.buffers.unwrap()).unwrap());
-        assert_eq!(told.recv_timeout(LONG).unwrap(), [4.0]);
+        assert_eq!(receiver.recv_timeout(LONG).unwrap(), [4.0]);
         let handle = background.start(sum(vec![3.0]));
         background.barrier().wait().unwrap();
         assert!(handle.is_done() && !handle.cancel(), "what is over cannot be cancelled");
         handle.on_done(move |ended| after.send(ended.into_result().unwrap()).unwrap());
-        assert_eq!(told.try_recv().unwrap(), [6.0], "it was over, so it is told at once");
+        assert_eq!(receiver.try_recv().unwrap(), [6.0], "the call has ended, so the callback runs at once");
         later.wait();
     });
 }
@@ -139,7 +139,7 @@ fn handles_can_be_dropped_waited_for_a_while_and_watched() {
 #[test]
 fn callbacks_may_start_calls_but_not_wait_for_them() {
     on_ranks(2, |background| {
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let again = background.clone();
         background.start(sum(vec![1.0])).on_done(move |ended| {
             let next = again.start(sum(ended.into_result().unwrap()));
@@ -147,10 +147,10 @@ fn callbacks_may_start_calls_but_not_wait_for_them() {
             let scoped = again.scope(|scope| {
                 scope.start(Request::new(&Collective::Barrier, weftlink_comm::Buffers::none())).wait()
             });
-            tell.send((next, error, scoped.unwrap_err().to_string())).unwrap();
+            sender.send((next, error, scoped.unwrap_err().to_string())).unwrap();
             panic!("a callback that panics harms nobody");
         });
-        let (next, waited, scoped) = told.recv_timeout(LONG).unwrap();
+        let (next, waited, scoped) = receiver.recv_timeout(LONG).unwrap();
         assert!(waited.contains("cannot wait for a call"), "{waited}");
         assert!(scoped.contains("cannot wait for a call"), "{scoped}");
         assert_eq!(next.wait().unwrap(), [4.0]);
@@ -194,7 +194,7 @@ fn scopes_lend_buffers() {
             let first = scope.start(reduce);
             let own = Operation::user_defined(true, add);
             let request = Request::new(&Collective::AllReduce, &mut other).operation(own);
-            // Nobody waits for this one, but the scope.
+            // Only the scope waits for this one.
             scope.start(request.deadline(LONG));
             let (sum, number) = (given.iter().sum::<f32>(), first.number());
             match first.wait_timeout(LONG) {
@@ -209,7 +209,7 @@ fn scopes_lend_buffers() {
 }
 
 #[test]
-fn a_scope_that_panics_waits_too() {
+fn panicking_scopes_wait_for_their_calls() {
     let gate = Barrier::new(2);
     on_ranks(2, |background| {
         let mut values = vec![1.0_f32; 100_000];
@@ -238,34 +238,34 @@ fn scope_rank(background: &Background) -> usize {
 fn raw_calls_run_their_callback() {
     on_ranks(2, |background| {
         let (input, mut output) = (vec![1_u16, 2, 3], vec![0_u16; 3]);
-        let (tell, told) = mpsc::channel();
-        let start = |buffers, tell: &mpsc::Sender<Result<(), Error>>| {
+        let (sender, receiver) = mpsc::channel();
+        let start = |buffers, sender: &mpsc::Sender<Result<(), Error>>| {
             let request =
                 Request::new(Collective::AllReduce, buffers).operation(Reduction::Sum).deadline(LONG);
             let request = Request { yields_core: true, ..request };
-            let tell = tell.clone();
-            // SAFETY: the vectors are not touched before it is told.
-            unsafe { background.start_raw(request, move |result| tell.send(result).unwrap()) }
+            let sender = sender.clone();
+            // SAFETY: the vectors are not touched before the callback runs.
+            unsafe { background.start_raw(request, move |result| sender.send(result).unwrap()) }
         };
         let (data_type, input_at, output_at) =
             (DataType::U16, input.as_ptr().cast(), output.as_mut_ptr().cast());
         let apart =
             RawBuffers { data_type, input: input_at, input_length: 3, output: output_at, output_length: 3 };
-        let handle = start(apart, &tell);
-        assert_eq!(told.recv_timeout(LONG).unwrap(), Ok(()));
+        let handle = start(apart, &sender);
+        assert_eq!(receiver.recv_timeout(LONG).unwrap(), Ok(()));
         assert!(handle.is_done() && handle.number() == 1 && !handle.cancel());
         assert_eq!(output, [2, 4, 6]);
         let output_at = output.as_mut_ptr().cast::<u8>();
-        start(RawBuffers { input: output_at, output: output_at, ..apart }, &tell);
-        assert_eq!(told.recv_timeout(LONG).unwrap(), Ok(()));
+        start(RawBuffers { input: output_at, output: output_at, ..apart }, &sender);
+        assert_eq!(receiver.recv_timeout(LONG).unwrap(), Ok(()));
         assert_eq!(output, [4, 8, 12]);
         for wrong in [
             RawBuffers { input: std::ptr::null(), ..apart },
             RawBuffers { input: output_at, output: output_at, input_length: 2, ..apart },
             RawBuffers { input_length: usize::MAX, ..apart },
         ] {
-            start(wrong, &tell);
-            let error = told.recv_timeout(LONG).unwrap().unwrap_err();
+            start(wrong, &sender);
+            let error = receiver.recv_timeout(LONG).unwrap().unwrap_err();
             assert!(matches!(error, Error::Misuse(_)), "{error}");
         }
         background.barrier().wait().unwrap();
@@ -273,7 +273,7 @@ fn raw_calls_run_their_callback() {
 }
 
 #[test]
-fn calls_that_differ_are_shown_from_both_sides() {
+fn mismatches_show_both_calls() {
     let errors = on_ranks(2, |background| {
         background.start(sum(vec![1.0; 10])).wait().unwrap();
         let length = 10 + background.rank();
@@ -301,14 +301,14 @@ fn misuse_harms_no_other_call() {
 }
 
 #[test]
-fn the_queue_has_an_end_and_says_so() {
+fn a_full_queue_is_an_error() {
     let gate = Barrier::new(2);
     on_ranks(2, |background| {
         const CALLS: usize = QUEUE_MAX + 2;
         background.barrier().wait().unwrap();
         if background.rank() == 1 {
             gate.wait();
-            // What has been taken on the other rank is awaited there, so as much is made here.
+            // The other rank waits for the calls that it has started, so this rank makes as many.
             background.with(|comm| (0..QUEUE_MAX).try_for_each(|_| comm.barrier())).unwrap();
             gate.wait();
             return;
@@ -388,7 +388,7 @@ fn raw_sum(words: &mut [u32]) -> Request<'static, RawBuffers> {
 }
 
 #[test]
-fn a_caller_makes_its_call_itself_unless_others_come_first() {
+fn callers_run_their_call_if_the_queue_is_empty() {
     on_ranks(2, |background| {
         let mut words = [1, 2];
         // SAFETY: it has returned before anything else touches the words.
@@ -396,7 +396,7 @@ fn a_caller_makes_its_call_itself_unless_others_come_first() {
         assert_eq!(made.map_err(|_| "others come first").unwrap(), Ok(()));
         assert_eq!(words, [2, 4]);
 
-        // While the worker is in a call, the request comes back; when it is queued, its turn comes.
+        // While the worker is in a call, `run_raw` returns the request; a queued request runs later.
         let (begun, begin) = std::sync::mpsc::channel();
         let (let_go, held) = std::sync::mpsc::channel::<()>();
         let busy = std::thread::spawn({
@@ -412,17 +412,17 @@ fn a_caller_makes_its_call_itself_unless_others_come_first() {
         begin.recv().unwrap();
         // SAFETY: as above.
         let refused = unsafe { background.run_raw(raw_sum(&mut words)) }.unwrap_err();
-        let (tell, told) = std::sync::mpsc::channel();
-        // SAFETY: the words are left alone until it is told.
-        unsafe { background.start_raw(*refused, move |result| tell.send(result).unwrap()) };
+        let (sender, receiver) = std::sync::mpsc::channel();
+        // SAFETY: the words are not touched before the callback runs.
+        unsafe { background.start_raw(*refused, move |result| sender.send(result).unwrap()) };
         let_go.send(()).unwrap();
         busy.join().unwrap().unwrap();
-        assert_eq!(told.recv_timeout(LONG).unwrap(), Ok(()));
+        assert_eq!(receiver.recv_timeout(LONG).unwrap(), Ok(()));
         assert_eq!(words, [4, 8]);
     });
 }
 
-/// Who helps and the worker race for the calls, which stay in order; nobody can wait for one within another.
+/// A waiting caller and the worker race for the calls, which stay in order; a call cannot wait for another.
 #[test]
 fn a_waiting_caller_can_run_its_call() {
     on_ranks(2, |background| {
@@ -447,12 +447,12 @@ fn a_waiting_caller_can_run_its_call() {
                 assert_eq!(ended.buffers.unwrap(), [2 * round as u32]);
                 first();
             });
-            let (mut words, (tell, told)) = ([round as u32], mpsc::channel());
-            // SAFETY: the words are left alone until it is told.
+            let (mut words, (sender, receiver)) = ([round as u32], mpsc::channel());
+            // SAFETY: the words are not touched before the callback runs.
             let handle = unsafe {
                 background.start_raw(raw_sum(&mut words), move |result| {
                     second();
-                    tell.send(result).unwrap();
+                    sender.send(result).unwrap();
                 })
             };
             // Sometimes the worker has begun, and has to be waited for.
@@ -460,7 +460,7 @@ fn a_waiting_caller_can_run_its_call() {
                 std::thread::sleep(Duration::from_micros(20 * (round as u64 % 3)));
             }
             while handle.help().unwrap() {}
-            assert_eq!((told.recv_timeout(LONG).unwrap(), words), (Ok(()), [2 * round as u32]));
+            assert_eq!((receiver.recv_timeout(LONG).unwrap(), words), (Ok(()), [2 * round as u32]));
         }
         let log = log.lock().unwrap();
         assert!(log.iter().map(|(number, _)| *number).eq(0..2 * rounds));
@@ -468,17 +468,17 @@ fn a_waiting_caller_can_run_its_call() {
     });
 }
 
-/// A call that comes later may depend on what the helper does next.
+/// A later call may depend on what the waiting caller does next.
 #[test]
-fn help_runs_no_later_calls() {
+fn waiting_callers_run_no_later_calls() {
     let gate = Barrier::new(2);
     on_ranks(2, |background| {
         for _ in 0..50 {
-            let (mut words, (tell, told)) = ([[1; 2]; 2], mpsc::channel());
+            let (mut words, (sender, receiver)) = ([[1; 2]; 2], mpsc::channel());
             let start = |words: &mut [u32]| {
-                let tell = tell.clone();
-                // SAFETY: the words are left alone until it is told.
-                unsafe { background.start_raw(raw_sum(words), move |result| tell.send(result).unwrap()) }
+                let sender = sender.clone();
+                // SAFETY: the words are not touched before the callback runs.
+                unsafe { background.start_raw(raw_sum(words), move |result| sender.send(result).unwrap()) }
             };
             let [first, second] = &mut words;
             let own = start(first);
@@ -486,12 +486,12 @@ fn help_runs_no_later_calls() {
                 start(second);
             }
             while own.help().unwrap() {}
-            told.recv_timeout(LONG).unwrap().unwrap();
+            receiver.recv_timeout(LONG).unwrap().unwrap();
             gate.wait();
             if background.rank() == 1 {
                 start(second);
             }
-            told.recv_timeout(LONG).unwrap().unwrap();
+            receiver.recv_timeout(LONG).unwrap().unwrap();
             assert_eq!(words, [[2; 2]; 2]);
         }
     });
@@ -508,7 +508,7 @@ fn memory_of_a_window_is_known_by_its_address() {
         window.fill(1);
         let mut plans = Vec::new();
         for words in [&mut ordinary[..], &mut window[1 << 10..][..1 << 17]] {
-            // The worker tells the end of a call before it lets go of the communicator.
+            // The worker reports the end of a call before it releases the communicator.
             // SAFETY: the words are not touched before the call returns.
             let made = std::iter::repeat_with(|| unsafe { background.run_raw(raw_sum(words)) });
             assert_eq!(made.filter_map(Result::ok).next(), Some(Ok(())));

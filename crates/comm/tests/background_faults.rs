@@ -53,7 +53,7 @@ fn a_timeout_names_the_missing_rank() {
             warm_up(&background, warm);
             if background.rank() == 1 {
                 gate.wait();
-                // Not only late, but told that it is too late.
+                // Late, and informed of it.
                 return drop(start(&background).wait().unwrap_err());
             }
             let request = Request::new(Collective::AllReduce, vec![1.0; 50]).operation(Reduction::Sum);
@@ -97,7 +97,7 @@ fn while_the_caller_waits(mut comm: Communicator, deadline: Duration) -> Option<
 }
 
 #[test]
-fn a_deadline_of_a_call_is_only_that_calls() {
+fn call_deadlines_apply_to_one_call() {
     for way in [in_the_background as Way, while_the_caller_waits] {
         let try_with = |deadline: Duration| -> Option<()> {
             let ranks = Communicator::threads(2, options()).unwrap();
@@ -123,7 +123,7 @@ fn all_ranks_learn_which_rank_cancelled() {
             warm_up(&background, warm);
             let number = if warm { 2 } else { 1 };
             let wanted = format!(" cancelled: rank 2 cancelled all-reduce #{number} (");
-            // Rank 1 does not come, so the others wait for it.
+            // Rank 1 does not make the call, so the others wait for it.
             if background.rank() == 1 {
                 gate.wait();
             }
@@ -149,7 +149,7 @@ fn all_ranks_learn_which_rank_cancelled() {
 }
 
 #[test]
-fn a_call_that_waits_in_the_queue_can_be_cancelled() {
+fn queued_calls_can_be_cancelled() {
     let gate = Barrier::new(2);
     on_ranks(2, |background| {
         warm_up(&background, true);
@@ -199,8 +199,8 @@ fn an_abort_ends_running_and_later_calls() {
     }
 }
 
-/// A rank of two that meet as processes do. Rank 0 waits in a call, and what it does meanwhile, on the same thread, ends the
-/// communicator; rank 1 makes the call afterwards.
+/// One of two ranks that join as processes do. Rank 0 waits in a call, and its poll hook aborts the communicator; rank 1 makes the call
+/// afterwards.
 fn abort_while_waiting(met: Bootstrap, warm: bool, aborted: (Sender<()>, &mut Receiver<()>)) -> String {
     let background = Communicator::new(met, options()).unwrap().into_background().unwrap();
     warm_up(&background, warm);
@@ -226,7 +226,7 @@ fn abort_while_waiting(met: Bootstrap, warm: bool, aborted: (Sender<()>, &mut Re
             // SAFETY: it has returned before anything else touches the words.
             match unsafe { background.run_raw(request) } {
                 Ok(made) => return made,
-                // The worker has not let go of the communicator yet.
+                // The worker has not released the communicator yet.
                 Err(back) => request = *back,
             }
             assert!(Instant::now() < until, "the worker keeps the communicator");
@@ -241,17 +241,17 @@ fn a_poll_hook_may_abort_its_call() {
     for warm in WARM {
         let place = RendezvousAddress::Abstract(format!("weft-abort-{warm}-{}", std::process::id()));
         let meeting = Rendezvous::new(place, Token::new("background").unwrap(), 2, Duration::from_secs(60));
-        let (told, mut heard) = channel();
-        let (unused, mut never) = (told.clone(), channel().1);
-        let (told, errors) = std::thread::scope(|scope| {
+        let (sender, mut receiver) = channel();
+        let (unused, mut never) = (sender.clone(), channel().1);
+        let (sender, errors) = std::thread::scope(|scope| {
             let other = scope.spawn(|| {
-                abort_while_waiting(Bootstrap::join(&meeting, 1).unwrap(), warm, (unused, &mut heard))
+                abort_while_waiting(Bootstrap::join(&meeting, 1).unwrap(), warm, (unused, &mut receiver))
             });
             let met = Bootstrap::listen(&meeting).unwrap();
-            let own = abort_while_waiting(met, warm, (told.clone(), &mut never));
-            (told, [own, other.join().unwrap()])
+            let own = abort_while_waiting(met, warm, (sender.clone(), &mut never));
+            (sender, [own, other.join().unwrap()])
         });
-        drop(told);
+        drop(sender);
         for error in errors {
             assert!(error.contains("rank 0") && error.contains("enough"), "{error}");
         }
@@ -259,8 +259,8 @@ fn a_poll_hook_may_abort_its_call() {
 }
 
 #[test]
-fn no_time_to_wait_is_none() {
-    // What is not there at once is missed, wherever ranks wait, and whatever else has no time.
+fn zero_timeouts_do_not_wait() {
+    // Every wait ends at once, with or without a stall warning.
     for warn_after in [Duration::ZERO, LONG] {
         let ranks = Communicator::threads(2, Options { warn_after, ..options() }).unwrap();
         let both = Barrier::new(2);
@@ -288,7 +288,7 @@ fn no_time_to_wait_is_none() {
 }
 
 #[test]
-fn a_blocking_rank_hears_of_an_abort_too() {
+fn blocking_calls_see_aborts() {
     let ranks = Communicator::threads(2, options()).unwrap();
     let [mut one, two] = <[Communicator; 2]>::try_from(ranks).unwrap();
     let two = two.into_background().unwrap();
@@ -328,7 +328,7 @@ fn a_panic_in_an_operation_aborts_all_ranks() {
 }
 
 #[test]
-fn a_panic_before_the_call_ends_it_for_all_too() {
+fn a_panic_before_the_call_aborts_all_ranks() {
     on_ranks(2, |background| {
         warm_up(&background, true);
         let panics = background.rank() == 1;
@@ -343,7 +343,7 @@ fn a_panic_before_the_call_ends_it_for_all_too() {
 
 #[test]
 fn calls_of_a_worker_that_panicked_are_refused() {
-    /// What cannot even be thrown away.
+    /// A panic payload whose drop panics.
     struct Bomb;
     impl Drop for Bomb {
         fn drop(&mut self) {
@@ -378,7 +378,7 @@ fn calls_of_a_worker_that_panicked_are_refused() {
         }
         let error = start(&background).wait().unwrap_err().to_string();
         assert!(error.contains("its worker is gone"), "{error}");
-        background.abort("nobody is there to hear it");
+        background.abort("after the peer has left");
         assert!(background.close().unwrap_err().to_string().contains("worker is gone"));
     });
 }
@@ -398,7 +398,7 @@ fn a_rank_that_leaves_is_named() {
 const ROLE: &str = "WEFT_TEST_RANK";
 
 #[test]
-fn a_reason_reaches_other_hosts_also_when_its_rank_has_left() {
+fn reasons_reach_other_hosts_after_their_rank_left() {
     let port = Port::reserve();
     let place = RendezvousAddress::Tcp { host: "127.0.0.1".to_owned(), ports: port.number..=port.number };
     let meeting = Rendezvous::new(place, Token::new("reasons").unwrap(), 2, Duration::from_secs(60));
@@ -419,7 +419,7 @@ fn a_reason_reaches_other_hosts_also_when_its_rank_has_left() {
                     return;
                 }
                 gate.wait();
-                // Long enough to hear that the other rank has left; if it is not, the reason is there all the more.
+                // Usually long enough to learn that the other rank has left; the reason must be there in both cases.
                 std::thread::sleep(Duration::from_millis(300));
                 let error = start(&background).wait().unwrap_err().to_string();
                 assert!(error.contains(" cancelled: rank 1 aborted: the loss is not a number"), "{error}");
@@ -428,7 +428,7 @@ fn a_reason_reaches_other_hosts_also_when_its_rank_has_left() {
     });
 }
 
-/// What each of three processes does, by the test that started it.
+/// The work of each of three processes, by the test that started it.
 fn process(test: &str, rank: usize) {
     let place = RendezvousAddress::Abstract(format!("weft-{test}-{}", std::os::unix::process::parent_id()));
     let meeting = Rendezvous::new(place, Token::new("background").unwrap(), 3, Duration::from_secs(60));
@@ -436,7 +436,7 @@ fn process(test: &str, rank: usize) {
         let met = if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
         let background = Communicator::new(met.unwrap(), options()).unwrap().into_background().unwrap();
         warm_up(&background, warm);
-        // Rank 1 has nothing to cancel, and does not come before the others have ended.
+        // Rank 1 has nothing to cancel, and makes its call after the others have ended.
         if rank == 1 {
             let file = std::env::var("WEFT_TEST_FILE").unwrap();
             let began = std::time::Instant::now();

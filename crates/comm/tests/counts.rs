@@ -14,10 +14,10 @@ use weftlink_plan::Collective;
 
 /// Long enough that only a hang reaches it.
 const DEADLINE: Duration = Duration::from_secs(120);
-/// What is in outputs before a call that fails.
+/// The content of outputs before a call that fails.
 const UNTOUCHED: i32 = -1;
 
-/// What a test runs on.
+/// The ranks and memory of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Ordinary,
@@ -34,7 +34,7 @@ impl Place {
         [Place::Ordinary, Place::SingleCopy, Place::Windows, Place::Hosts, Place::MixedHosts];
 }
 
-/// Runs something on each rank and returns what each gave. Nobody leaves before all are through, which would be noticed.
+/// Runs `work` on each rank and returns the results. No rank leaves before all are done, because the others would notice.
 fn on_ranks<T: Send>(size: usize, place: Place, work: impl Fn(&mut Communicator) -> T + Sync) -> Vec<T> {
     let options =
         Options { deadline: DEADLINE, single_copy: Some(place == Place::SingleCopy), ..Options::default() };
@@ -128,7 +128,7 @@ fn counts(collective: &Collective, rank: usize, sends: usize, expects: usize) ->
             1 => (vec![5], vec![3, expects]),
             _ => (vec![7], vec![5]),
         },
-        // Rank 1 is behind rank 0: what rank 0 sends as block 5 comes as block 4.
+        // Rank 1 is behind rank 0: block 5 of rank 0 arrives as block 4.
         Collective::Neighbours { .. } => {
             let (mut given, mut gotten) = (vec![7; 6], vec![7; 6]);
             match rank {
@@ -174,7 +174,7 @@ fn disagree(place: Place, sizes: &[(usize, usize)]) {
             for (rank, (error, is_untouched, after)) in gave.iter().enumerate() {
                 let text = error.to_string();
                 assert!(text.contains(&sent) && text.contains(&expected), "{what}");
-                // On other hosts a rank that agrees with all may have begun when it hears of it.
+                // On other hosts, a rank whose counts match may have begun before it is aborted.
                 let may_have_begun = matches!(place, Place::Hosts | Place::MixedHosts) && rank == 2;
                 assert!(*is_untouched || may_have_begun, "rank {rank}: {what}");
                 assert!(matches!(after, Error::Failed { .. }), "{what}");
@@ -182,7 +182,7 @@ fn disagree(place: Place, sizes: &[(usize, usize)]) {
                     Error::Mismatch { rank: me, other, .. } => {
                         assert!(rank < 2 && *me as usize == rank && *other as usize == 1 - rank, "{what}");
                     }
-                    // It heard of it before it had compared.
+                    // Aborted before it compared.
                     Error::Aborted { rank: me, .. } => assert!(*me as usize == rank, "{what}"),
                     _ => panic!("{what}"),
                 }
@@ -194,27 +194,27 @@ fn disagree(place: Place, sizes: &[(usize, usize)]) {
 }
 
 #[test]
-fn counts_that_disagree_are_shown_in_ordinary_memory() {
+fn differing_counts_are_reported_in_ordinary_memory() {
     disagree(Place::Ordinary, &[(10, 20), (20, 10), (0, 5), (300_000, 400_000)]);
 }
 
 #[test]
-fn counts_that_disagree_are_shown_where_the_kernel_reads_peers() {
+fn differing_counts_are_reported_with_single_copy() {
     disagree(Place::SingleCopy, &[(10, 20), (20, 10), (300_000, 400_000), (400_000, 300_000)]);
 }
 
 #[test]
-fn counts_that_disagree_are_shown_in_windows() {
+fn differing_counts_are_reported_in_windows() {
     disagree(Place::Windows, &[(10, 20), (20, 10), (100_000, 200_000), (200_000, 100_000)]);
 }
 
 #[test]
-fn counts_that_disagree_are_shown_across_hosts() {
+fn differing_counts_are_reported_across_hosts() {
     disagree(Place::Hosts, &[(10, 20), (20, 10), (30_000, 40_000)]);
 }
 
 #[test]
-fn counts_that_disagree_are_shown_across_hosts_with_several_ranks() {
+fn differing_counts_are_reported_across_hosts_with_several_ranks() {
     disagree(Place::MixedHosts, &[(10, 20), (40_000, 30_000)]);
 }
 
@@ -222,7 +222,7 @@ fn counts_that_disagree_are_shown_across_hosts_with_several_ranks() {
 fn a_rank_with_inconsistent_counts_gets_an_error() {
     for place in [Place::Ordinary, Place::Hosts] {
         let gave = on_ranks(2, place, |comm| {
-            // What goes to the other rank is right.
+            // The counts to the other rank match.
             let received = if comm.rank() == 0 { [4, 4] } else { [5, 4] };
             let (input, mut output) = (vec![1; 9], vec![UNTOUCHED; received.iter().sum()]);
             comm.all_to_all_v((&input[..], &mut output[..]), &[4, 5], &received).unwrap_err().to_string()
@@ -233,7 +233,7 @@ fn a_rank_with_inconsistent_counts_gets_an_error() {
 }
 
 #[test]
-fn counts_that_agree_are_moved_everywhere() {
+fn matching_counts_work_everywhere() {
     for place in Place::ALL {
         let gave = on_ranks(3, place, |comm| {
             let mut right = Vec::new();
@@ -278,7 +278,7 @@ fn moved<T: Data + Default>(comm: &mut Communicator, which: usize) -> Result<(),
 }
 
 #[test]
-fn types_of_one_size_are_not_taken_for_each_other() {
+fn types_of_equal_size_are_distinguished() {
     for place in [Place::Ordinary, Place::SingleCopy, Place::Hosts] {
         for which in 0..9 {
             let gave = on_ranks(3, place, |comm| {
@@ -292,7 +292,7 @@ fn types_of_one_size_are_not_taken_for_each_other() {
             });
             let errors: Vec<String> =
                 gave.iter().filter_map(|gave| Some(gave.as_ref().err()?.to_string())).collect();
-            // A rank that only sends may be through before anybody has noticed.
+            // A rank that only sends may be done before any rank has noticed.
             let may_pass = matches!(which, 0 | 2 | 3 | 5);
             assert!(errors.len() == 3 || may_pass && !errors.is_empty(), "{place:?} {which}: {gave:?}");
             assert!(gave[1].is_err() || which == 2, "{place:?} {which}: {gave:?}");
@@ -304,7 +304,7 @@ fn types_of_one_size_are_not_taken_for_each_other() {
 }
 
 #[test]
-fn bytes_are_moved_as_bytes() {
+fn uneven_calls_move_bytes() {
     for place in [Place::Ordinary, Place::Hosts] {
         let gave = on_ranks(3, place, |comm| (0..9).try_for_each(|which| moved::<u8>(comm, which)));
         assert!(gave.iter().all(Result::is_ok), "{gave:?}");

@@ -19,7 +19,7 @@ use support::{Rank, options, proved};
 use weftlink_comm::bootstrap::{Bootstrap, Network, Rendezvous, RendezvousAddress, Token};
 use weftlink_comm::{Communicator, Error, Options, Request};
 use weftlink_plan::{Algorithm, Aliasing, Collective, DataType, Order, Reducer, Reduction, Verified, verify};
-use weftlink_testkit::cases::values::{Value, factor, telling_input};
+use weftlink_testkit::cases::values::{Value, factor, order_dependent_input};
 use weftlink_testkit::cases::{By, Case, Counts, Memory, doing};
 use weftlink_testkit::processes::this_program;
 use weftlink_testkit::{promise, with_type};
@@ -46,7 +46,7 @@ const MEMORIES: [Memory; 4] = [Memory::Ordinary, Memory::Readable, Memory::Symme
 
 /// Longer than a message that carries its flags, so that there are tiles, and not a multiple of anything.
 const SMALL: [usize; 3] = [7, 701, 1];
-/// Longer than any message; one block in so many is.
+/// Longer than any message, for one block in `LARGE_EVERY`.
 const LARGE_BYTES: usize = 70_001;
 const LARGE_EVERY: usize = 101;
 
@@ -78,7 +78,7 @@ fn is_eligible(case: &Case, plan: Option<&Verified>) -> bool {
     plan.is_none_or(|plan| plan.order() >= needed)
 }
 
-/// The cases of so many ranks, one in `every`, and each with a number.
+/// One in `every` of the cases of this many ranks, numbered.
 fn cases(ranks: u32, every: usize, wanted: impl Fn(&Case, Option<&Verified>) -> bool) -> Vec<(usize, Case)> {
     let mut found = Vec::new();
     let mut number = 0;
@@ -125,11 +125,11 @@ fn cases(ranks: u32, every: usize, wanted: impl Fn(&Case, Option<&Verified>) -> 
     found
 }
 
-/// What each rank should hold: the ranks' inputs combined from the first to the last, all at once, or in a scan one by one.
+/// The expected output of each rank: the inputs combined from the first rank to the last, all at once, or in a scan one by one.
 fn canonical(case: &Case) -> Vec<Vec<u8>> {
     let reduction = case.reduction.unwrap();
     let is_scan = matches!(case.collective, Collective::Scan | Collective::ExclusiveScan);
-    let inputs: Vec<Vec<u8>> = (0..case.ranks).map(|rank| telling_input(case, rank)).collect();
+    let inputs: Vec<Vec<u8>> = (0..case.ranks).map(|rank| order_dependent_input(case, rank)).collect();
     let ranks = case.ranks as usize;
     with_type!(case.data_type, T => {
         let reducer = match reduction {
@@ -165,7 +165,7 @@ fn canonical(case: &Case) -> Vec<Vec<u8>> {
     })
 }
 
-/// Sums and products have one NaN, whatever the processor makes of it.
+/// Sums and products have one NaN on every processor.
 fn one_nan(case: &Case, bytes: &mut [u8]) {
     if matches!(case.reduction, Some(Reduction::Minimum | Reduction::Maximum)) {
         return;
@@ -204,13 +204,13 @@ fn deterministic(is_readable: bool) -> Options {
     Options { deterministic: true, ..options(memory) }
 }
 
-/// Runs cases on this rank; `look` is told what came of each.
+/// Runs cases on this rank, and calls `look` with each outcome.
 fn run(comm: Communicator, cases: &[(usize, Case)], mut look: impl FnMut(&Case, usize, Vec<u8>)) {
     let number = comm.rank();
     let all: Vec<Case> = cases.iter().map(|(_, case)| case.clone()).collect();
-    let mut rank = Rank::giving(telling_input, comm, &all).unwrap();
+    let mut rank = Rank::giving(order_dependent_input, comm, &all).unwrap();
     for (at, case) in cases {
-        // What this machine cannot do is skipped by all ranks.
+        // All ranks skip cases that this machine cannot run.
         if let Ok(outcome) = rank.run(*at, case, &AtomicU64::new(0)) {
             look(case, number, outcome.output);
         }
@@ -293,9 +293,9 @@ const SPREADS: [Spread; 9] = [
     Spread { processes: MIXED, hosts: LONELY },
     Spread { processes: MIXED, hosts: PAIRS },
 ];
-/// Prime to what goes around, so that the cases that are taken are of all kinds.
+/// Coprime to the lengths of the lists of cases, so that the sample has cases of all kinds.
 const SPREAD_EVERY: usize = 61;
-/// The rank that is in the world and not in the part of it that does the same as a world of five.
+/// The rank of the world that is not in the split, which does the same as a world of five.
 const LEFT_OUT: usize = 2;
 
 /// One rank of a spread: the cases on a world of five, or on the five of six that a split gives, in the order of their ranks.
@@ -328,7 +328,7 @@ fn spread_rank(number: usize, rank: usize, is_split: bool, cases: &[Vec<(usize, 
 }
 
 #[test]
-fn processes_mixtures_hosts_and_parts_agree() {
+fn results_agree_across_processes_threads_hosts_and_splits() {
     const PROCESS: &str = "WEFT_TEST_PROCESS";
     let parent = std::env::var("WEFT_TEST_PARENT").unwrap_or_else(|_| std::process::id().to_string());
     let ways = || (0..SPREADS.len()).flat_map(|number| [(number, false), (number, true)]);
@@ -351,7 +351,11 @@ fn processes_mixtures_hosts_and_parts_agree() {
         let has_ranks = |process: &usize| processes[*process].iter().any(|rank| *rank < world);
         let start = |process: usize| {
             let mut command = this_program();
-            command.args(["--exact", "processes_mixtures_hosts_and_parts_agree", "--nocapture"]);
+            command.args([
+                "--exact",
+                "results_agree_across_processes_threads_hosts_and_splits",
+                "--nocapture",
+            ]);
             let role = format!("{number}/{}/{process}", u8::from(is_split));
             command.env(PROCESS, role).env("WEFT_TEST_PARENT", &parent).spawn().unwrap()
         };
@@ -363,7 +367,7 @@ fn processes_mixtures_hosts_and_parts_agree() {
 }
 
 #[test]
-fn plans_that_are_not_eligible_give_other_bits() {
+fn ineligible_plans_change_bits() {
     const RANKS: u32 = 5;
     let wanted = |case: &Case, plan: Option<&Verified>| {
         case.memory == Memory::Symmetric && case.counts == Counts::Even(701) && !is_eligible(case, plan)
@@ -386,13 +390,13 @@ fn plans_that_are_not_eligible_give_other_bits() {
     assert!(same.is_empty(), "{} of {} have the same bits: {same:#?}", same.len(), differs.len());
 }
 
-/// What ranks whose options differ in nothing but this are told.
+/// The errors of ranks that differ in this option only.
 fn on_three<T: Send>(
     is_deterministic: impl Fn(usize) -> bool,
     work: impl Fn(&mut Communicator) -> T + Sync,
 ) -> Vec<T> {
     let ends: Vec<_> = Bootstrap::threads(3).into_iter().enumerate().collect();
-    // Nobody leaves before all are through: that would be noticed as well.
+    // No rank leaves before all are done, because the others would notice.
     let done = std::sync::Barrier::new(3);
     std::thread::scope(|scope| {
         let start = |(rank, end): (usize, Bootstrap)| {
@@ -411,7 +415,7 @@ fn on_three<T: Send>(
 }
 
 #[test]
-fn a_plan_that_is_not_eligible_is_refused_and_the_next_call_is_fine() {
+fn ineligible_plans_are_refused_without_harm() {
     let gave = on_three(
         |_| true,
         |comm| {
@@ -421,7 +425,7 @@ fn a_plan_that_is_not_eligible_is_refused_and_the_next_call_is_fine() {
                 Request::new(&Collective::AllReduce, &mut values).operation(Reduction::Sum).plan(ring);
             let Err(Error::Misuse(why)) = comm.run(by_ring) else { panic!("a ring adds as it likes") };
             assert!(why.contains("\"ring\"") && why.contains("deterministic"), "{why}");
-            // What has the same bits in any order may go any way.
+            // Reductions that do not depend on the order may use any plan.
             let mut whole = [comm.rank() as i32, 5];
             comm.run(Request::new(&Collective::AllReduce, &mut whole).operation(Reduction::Sum).plan(ring))
                 .unwrap();
@@ -439,8 +443,8 @@ fn ranks_that_disagree_on_the_mode_are_shown() {
         on_three(|rank| rank == 1, |comm| comm.all_reduce(&mut [1.0_f32; 10], Reduction::Sum).unwrap_err())
     {
         assert!(matches!(error, Error::Mismatch { .. }), "{error}");
-        let told = error.to_string();
-        assert!(told.contains("(sum)") && told.contains("(sum, deterministic)"), "{told}");
+        let message = error.to_string();
+        assert!(message.contains("(sum)") && message.contains("(sum, deterministic)"), "{message}");
     }
 }
 
@@ -466,7 +470,7 @@ fn the_document_lists_the_eligible_plans() {
     const RANKS: u32 = 8;
     let text = include_str!("../../../docs/determinism.md");
     let all = collectives(RANKS);
-    let mut told = Vec::new();
+    let mut documented = Vec::new();
     for row in text.lines().filter_map(|line| line.strip_prefix("| ")) {
         let [names, eligible, others] = row.trim_end_matches(" |").split(" | ").collect::<Vec<_>>()[..]
         else {
@@ -488,14 +492,14 @@ fn the_document_lists_the_eligible_plans() {
             let mut found: Vec<_> = doing(collective, RANKS).map(is_in).collect();
             found.sort_unstable();
             assert_eq!(found, listed, "{collective}");
-            told.push(collective);
+            documented.push(collective);
         }
     }
-    assert_eq!(told.len(), all.len(), "all that reduce are told of: {told:?}");
+    assert_eq!(documented.len(), all.len(), "some collectives are not in the table: {documented:?}");
 }
 
 #[test]
-fn the_order_is_known_however_many_ranks_there_are() {
+fn the_order_is_known_for_any_number_of_ranks() {
     // By classes no order would be known, and a deterministic communicator would find no plan.
     for (algorithm, collective, ranks) in [
         (Algorithm::Staged, Collective::AllReduce, 64),

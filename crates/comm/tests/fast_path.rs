@@ -81,8 +81,8 @@ fn calls_neither_allocate_nor_free() {
     }
 }
 
-/// Between hosts, where frames are made, sealed or not, and sockets are written to and read. A rank that waits for long tells
-/// the other hosts what it calls, for which it allocates; so every call is made until it has once been made without.
+/// Between hosts, with frames, encrypted or not, and sockets. A rank that waits for long sends its call to the other hosts, for which it
+/// allocates; so every call is repeated until one did not allocate.
 #[test]
 fn calls_between_hosts_neither_allocate_nor_free() {
     const ROUNDS_MAX: usize = 200;
@@ -133,7 +133,7 @@ fn calls_between_hosts_neither_allocate_nor_free() {
 }
 
 #[test]
-fn the_count_would_show() {
+fn allocations_are_counted() {
     let before = COUNTED.get();
     drop(std::hint::black_box(vec![1]));
     assert_eq!(COUNTED.get() - before, 2);

@@ -41,7 +41,7 @@ fn load_all(comm: &mut Communicator) {
 }
 
 #[test]
-fn different_counts_are_shown_from_both_sides() {
+fn differing_counts_show_both_sides() {
     for counts in [[2, 3], [500, 1000], [30_000, 40_000], [2, 40_000]] {
         for errors in on_ranks(2, LONG, |mut comm| {
             load_all(&mut comm);
@@ -60,7 +60,7 @@ fn different_counts_are_shown_from_both_sides() {
 }
 
 #[test]
-fn a_call_that_differs_in_how_buffers_are_passed_is_shown() {
+fn differing_buffer_modes_are_reported() {
     for errors in on_ranks(2, LONG, |mut comm| {
         load_all(&mut comm);
         let plan = comm.built_in(Algorithm::TwoShot, &Collective::AllReduce).unwrap();
@@ -81,7 +81,7 @@ fn a_call_that_differs_in_how_buffers_are_passed_is_shown() {
 }
 
 #[test]
-fn differences_are_shown_while_plans_are_loaded_too() {
+fn mismatches_are_reported_while_plans_load() {
     for errors in on_ranks(2, LONG, |mut comm| {
         let mut values = vec![1.0_f32; if comm.rank() == 0 { 2 } else { 50_000 }];
         comm.all_reduce(&mut values, Reduction::Sum).unwrap_err().to_string()
@@ -93,7 +93,7 @@ fn differences_are_shown_while_plans_are_loaded_too() {
 }
 
 #[test]
-fn a_difference_is_shown_when_only_one_side_has_to_allocate() {
+fn mismatches_are_reported_if_one_side_allocates() {
     // The others wait in a call whose plan they have; rank 1 loads one, or allocates a window.
     for allocate in [false, true] {
         for errors in on_ranks(3, LONG, |mut comm| {
@@ -128,7 +128,7 @@ fn windows_of_different_lengths_are_shown() {
 }
 
 #[test]
-fn a_panic_of_one_rank_is_the_panic_of_all() {
+fn the_panic_of_one_rank_propagates() {
     let run = || {
         weftlink_comm::on_threads(3, |mut comm| {
             assert_ne!(comm.rank(), 1, "the reason");
@@ -141,7 +141,7 @@ fn a_panic_of_one_rank_is_the_panic_of_all() {
 }
 
 #[test]
-fn bystanders_of_a_difference_end_too() {
+fn mismatches_abort_uninvolved_ranks() {
     for errors in on_ranks(4, LONG, |mut comm| {
         load_all(&mut comm);
         let plan = comm.built_in(Algorithm::Ring, &Collective::AllReduce).unwrap();
@@ -188,7 +188,7 @@ fn a_missing_rank_is_named_at_the_deadline() {
 }
 
 #[test]
-fn a_rank_that_leaves_is_named_at_once() {
+fn departures_are_reported_at_once() {
     for lanes in [1, 2] {
         for errors in on_ranks(3, LONG, |mut comm| {
             let plan = comm.load(verify(Algorithm::Ring.plan(3, lanes)).unwrap()).unwrap();
@@ -212,7 +212,7 @@ fn a_rank_that_leaves_is_named_at_once() {
                     matches!(error, Error::Left { left: 1, call: 3, .. } | Error::Aborted { call: 3, .. }),
                     "{error}"
                 );
-                // Also on a rank that only hears that another gave up.
+                // Also on a rank that another one aborted.
                 assert_eq!(blamed(error), [(1, BlameKind::Left)], "{error}");
             }
         }
@@ -220,7 +220,7 @@ fn a_rank_that_leaves_is_named_at_once() {
 }
 
 #[test]
-fn a_plan_has_one_engine_however_it_was_asked_for() {
+fn plans_are_compiled_once() {
     for sums in on_ranks(2, LONG, |mut comm| {
         let mut values = vec![1.0; 100_000];
         comm.all_reduce(&mut values, Reduction::Sum).unwrap();
@@ -235,7 +235,7 @@ fn a_plan_has_one_engine_however_it_was_asked_for() {
 }
 
 #[test]
-fn after_a_failure_the_communicator_says_so() {
+fn failed_communicators_refuse_calls() {
     for errors in on_ranks(2, LONG, |mut comm| {
         load_all(&mut comm);
         let mut values = vec![1.0; 10 + comm.rank()];
@@ -251,7 +251,7 @@ fn after_a_failure_the_communicator_says_so() {
 }
 
 #[test]
-fn misuse_is_refused_and_nothing_is_lost() {
+fn misuse_is_refused_without_harm() {
     for results in on_ranks(2, LONG, |mut comm| {
         let direct = comm.built_in(Algorithm::TwoShot, &Collective::AllReduce).unwrap();
         let one_shot = comm.built_in(Algorithm::OneShot, &Collective::AllReduce).unwrap();
@@ -323,7 +323,7 @@ fn thousands_of_calls_of_all_sizes_stay_right() {
 }
 
 #[test]
-fn after_a_failed_call_a_window_is_its_rank_s_alone() {
+fn windows_are_private_after_a_failed_call() {
     let step = std::sync::Barrier::new(2);
     for kept in on_ranks(2, SHORT, |mut comm| {
         let plan = comm.built_in(Algorithm::TwoShot, &Collective::AllReduce).unwrap();
@@ -340,7 +340,7 @@ fn after_a_failed_call_a_window_is_its_rank_s_alone() {
             assert!(first.iter().all(|&value| value == 1.0), "what a call did not change is still there");
             first.fill(7.0);
             step.wait();
-            // Rank 1 comes too late, finds that rank 0 has entered, and does its part.
+            // Rank 1 is late, sees that rank 0 has entered, and does its part.
             step.wait();
         } else {
             step.wait();
@@ -361,7 +361,7 @@ fn after_a_failed_call_a_window_is_its_rank_s_alone() {
 }
 
 #[test]
-fn a_peer_in_the_middle_of_a_step_does_not_reach_a_window_that_its_rank_has_back() {
+fn peers_in_a_step_cannot_access_returned_windows() {
     let step = std::sync::Barrier::new(2);
     let in_middle = |mut comm: Communicator, separate: bool| {
         let rank = comm.rank();
@@ -371,7 +371,7 @@ fn a_peer_in_the_middle_of_a_step_does_not_reach_a_window_that_its_rank_has_back
         window.fill(1.0);
         let waited = std::sync::atomic::AtomicBool::new(false);
         let slow = |one: f32, other: f32| {
-            // Rank 1 combines elements when rank 0 gives up, and writes the results after that.
+            // Rank 1 reduces elements when rank 0 aborts, and writes the results after that.
             if rank == 1 && !waited.swap(true, std::sync::atomic::Ordering::Relaxed) {
                 step.wait();
             }
@@ -400,7 +400,7 @@ fn a_peer_in_the_middle_of_a_step_does_not_reach_a_window_that_its_rank_has_back
 }
 
 #[test]
-fn a_rank_that_comes_too_late_hears_that_it_was_waited_for() {
+fn late_ranks_are_blamed_on_all_ranks() {
     for blamed in on_ranks(3, SHORT, |mut comm| {
         let plan = comm.built_in(Algorithm::Ring, &Collective::AllReduce).unwrap();
         let sum = |comm: &mut Communicator| {
@@ -419,7 +419,7 @@ fn a_rank_that_comes_too_late_hears_that_it_was_waited_for() {
 }
 
 #[test]
-fn misuse_on_one_rank_asks_nothing_of_the_others() {
+fn misuse_on_one_rank_does_not_affect_the_others() {
     for results in on_ranks(2, LONG, |mut comm| {
         let mut values = vec![1.0; 64];
         if comm.rank() == 0 {
@@ -449,7 +449,7 @@ fn plans_of_any_name_can_be_loaded() {
 }
 
 #[test]
-fn a_rank_that_allocates_hears_that_the_others_failed() {
+fn allocations_fail_if_peers_have_failed() {
     let done = std::sync::Barrier::new(3);
     for errors in on_ranks(3, LONG, |mut comm| {
         let plan = comm.built_in(Algorithm::Ring, &Collective::AllReduce).unwrap();
@@ -460,7 +460,7 @@ fn a_rank_that_allocates_hears_that_the_others_failed() {
                 .run(Request::new(&Collective::AllReduce, &mut values).operation(Reduction::Sum).plan(plan))
                 .unwrap_err(),
         };
-        // Nobody leaves before: that would be noticed as well.
+        // No rank leaves before this, because the others would notice.
         done.wait();
         error.to_string()
     }) {
@@ -469,7 +469,7 @@ fn a_rank_that_allocates_hears_that_the_others_failed() {
 }
 
 #[test]
-fn a_rank_that_gave_up_has_its_window_to_itself() {
+fn windows_are_private_after_an_abort() {
     for spin in [true, false] {
         let barrier = std::sync::Barrier::new(2);
         let ranks =

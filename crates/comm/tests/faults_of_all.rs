@@ -33,14 +33,14 @@ fn on_ranks<T: Send>(
     vec![run(true), run(false)]
 }
 
-/// One of each kind, for so many ranks.
+/// One collective of each kind, for this many ranks.
 fn collectives(ranks: u32) -> Vec<Collective> {
     let messages = (0..ranks).map(|rank| (rank, (rank + 1) % ranks)).collect();
     let others = [Collective::SendReceive { messages }, Collective::Neighbours { torus: [1, 1, ranks] }];
     Collective::KINDS.into_iter().chain(others).collect()
 }
 
-/// A call of so many elements of a block.
+/// A call with blocks of `count` elements.
 #[derive(Clone)]
 struct Call {
     collective: Collective,
@@ -118,7 +118,7 @@ fn a_rank_missing_while_plans_load_is_named() {
 }
 
 #[test]
-fn a_rank_that_leaves_is_named_at_once() {
+fn departures_are_reported_at_once() {
     for collective in collectives(3) {
         for errors in on_ranks(3, LONG, |mut comm| {
             let call = Call::of(collective.clone());
@@ -127,8 +127,8 @@ fn a_rank_that_leaves_is_named_at_once() {
         }) {
             for rank in [0, 2] {
                 let error = errors[rank].as_ref().unwrap();
-                let told = matches!(error, Error::Left { .. } | Error::Aborted { .. });
-                assert!(told, "{collective}, rank {rank}: {error}");
+                let is_reported = matches!(error, Error::Left { .. } | Error::Aborted { .. });
+                assert!(is_reported, "{collective}, rank {rank}: {error}");
             }
             let named = errors.iter().flatten().any(|error| matches!(error, Error::Left { left: 1, .. }));
             assert!(named, "{collective}: {errors:?}");
@@ -136,14 +136,14 @@ fn a_rank_that_leaves_is_named_at_once() {
     }
 }
 
-/// Ways in which a call can differ, with what is told of both.
+/// Pairs of calls that differ, each with the text that errors must show of it.
 fn differences() -> Vec<[(Call, String); 2]> {
     let mut all = Vec::new();
     for collective in collectives(2) {
         let usual = Call::of(collective.clone());
         let name = collective.name();
-        let mut add = |told: String, other: Call, told_of_other: String| {
-            all.push([(usual.clone(), told), (other, told_of_other)]);
+        let mut add = |shown: String, other: Call, shown_of_other: String| {
+            all.push([(usual.clone(), shown), (other, shown_of_other)]);
         };
         if collective != Collective::Barrier {
             let other = Call { count: 2000, ..usual.clone() };
@@ -167,17 +167,17 @@ fn differences() -> Vec<[(Call, String); 2]> {
             Collective::AllReduce => Collective::Scan,
             _ => Collective::AllReduce,
         };
-        let told = |collective: &Collective| match collective.root() {
+        let shown = |collective: &Collective| match collective.root() {
             Some(root) => format!("rank {root}"),
             None => collective.name().to_owned(),
         };
-        add(told(&collective), Call { collective: other.clone(), ..usual.clone() }, told(&other));
+        add(shown(&collective), Call { collective: other.clone(), ..usual.clone() }, shown(&other));
     }
     all
 }
 
 #[test]
-fn calls_that_differ_are_shown_with_both_sides() {
+fn every_mismatch_shows_both_calls() {
     for calls in differences() {
         for load in [false, true] {
             let done = Barrier::new(2);
@@ -187,25 +187,25 @@ fn calls_that_differ_are_shown_with_both_sides() {
                     calls[0].0.make(&mut comm).unwrap();
                     calls[1].0.make(&mut comm).unwrap();
                 }
-                // A rank that needed nothing of the other is through with its call, and hears of it in one of the next.
+                // A rank that does not depend on the other completes its call, and fails in one of the next.
                 let made = calls[comm.rank()].0.make(&mut comm);
                 let made = made.and_then(|()| calls[0].0.make(&mut comm)).and_then(|()| {
                     calls[1].0.make(&mut comm)?;
                     comm.barrier()
                 });
-                // Nobody leaves before: that would be noticed as well.
+                // No rank leaves before this, because the others would notice.
                 done.wait();
                 made.unwrap_err()
             }) {
                 let shows = |error: &&Error| {
                     let text = error.to_string();
-                    calls.iter().all(|(_, told)| text.contains(told))
+                    calls.iter().all(|(_, shown)| text.contains(shown))
                 };
-                let is_told = |error: &Error| {
+                let is_reported = |error: &Error| {
                     shows(&error) || matches!(error, Error::Aborted { reason: "calls differ", .. })
                 };
                 let what = format!("{} and {}", calls[0].0.collective, calls[1].0.collective);
-                assert!(errors.iter().all(is_told), "{what}, loaded: {load}: {errors:?}");
+                assert!(errors.iter().all(is_reported), "{what}, loaded: {load}: {errors:?}");
                 assert!(errors.iter().any(|error| shows(&error)), "{what}, loaded: {load}: {errors:?}");
             }
         }
@@ -213,7 +213,7 @@ fn calls_that_differ_are_shown_with_both_sides() {
 }
 
 #[test]
-fn blocks_of_different_lengths_that_ranks_do_not_agree_on_are_an_error() {
+fn differing_block_lengths_are_an_error() {
     for gathers in [true, false] {
         for errors in on_ranks(2, LONG, |mut comm| {
             let counts = if comm.rank() == 0 { [100, 200] } else { [200, 100] };

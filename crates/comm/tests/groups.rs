@@ -153,7 +153,7 @@ fn mismatched_groups_fail_on_all_ranks_and_move_nothing() {
 }
 
 #[test]
-fn a_rank_that_makes_another_call_is_shown() {
+fn differing_calls_are_reported() {
     let errors = on_ranks(2, |comm| {
         comm.barrier().unwrap();
         match comm.rank() {

@@ -22,7 +22,7 @@ fn options() -> Options {
     Options { deadline: LONG, single_copy: Some(false), ..Options::default() }
 }
 
-/// What a process has: descriptors, threads, kilobytes in memory, mappings.
+/// The resources of a process: descriptors, threads, kilobytes of memory, mappings.
 #[derive(Debug)]
 struct Has {
     descriptors: usize,
@@ -44,8 +44,8 @@ impl Has {
         }
     }
 
-    /// Waits until there is no more than there was: threads that nobody waits for take a moment to go.
-    fn comes_back_to(before: &Has) {
+    /// Waits until the counts are back to these: detached threads take a moment to exit.
+    fn assert_back_to(before: &Has) {
         let began = Instant::now();
         loop {
             let now = Has::now();
@@ -74,7 +74,7 @@ fn use_it(comm: Communicator, close: bool) {
 }
 
 #[test]
-fn groups_of_threads_leave_nothing() {
+fn groups_of_threads_leak_nothing() {
     let _turn = TURN.lock().unwrap();
     let round = |number: usize| {
         let ranks = Communicator::threads(2, options()).unwrap();
@@ -87,32 +87,32 @@ fn groups_of_threads_leave_nothing() {
     (0..50).for_each(round);
     let before = Has::now();
     (0..2000).for_each(round);
-    Has::comes_back_to(&Has { threads: before.threads.min(3), ..before });
+    Has::assert_back_to(&Has { threads: before.threads.min(3), ..before });
 }
 
 #[test]
-fn posts_leave_nothing() {
+fn endpoints_leak_nothing() {
     let _turn = TURN.lock().unwrap();
     let round = |number: usize| {
         let ranks = Communicator::threads(2, options()).unwrap();
         let work = |mut comm: Communicator| {
             let endpoint = comm.endpoint().unwrap();
-            let (peer, (told, over)) = (1 - comm.rank(), std::sync::mpsc::channel());
+            let (peer, (sender, receiver)) = (1 - comm.rank(), std::sync::mpsc::channel());
             let mut got = vec![0_u8; 100_000];
-            // SAFETY: the memory is there until the end has been told.
+            // SAFETY: the memory lives until the callback has run.
             unsafe {
-                let done = move |result: Result<usize, Error>| told.send(result.is_ok()).unwrap();
+                let done = move |result: Result<usize, Error>| sender.send(result.is_ok()).unwrap();
                 endpoint.start_receive(Some(peer), 1, got.as_mut_ptr(), got.len(), LONG, done);
             }
-            // By turns the message comes, or this rank leaves before.
+            // In alternation the message arrives, or this rank leaves first.
             if number.is_multiple_of(2) {
                 endpoint.send(peer, 1, &vec![1; got.len()], LONG).unwrap();
-                assert!(over.recv().unwrap() && got == vec![1; got.len()]);
+                assert!(receiver.recv().unwrap() && got == vec![1; got.len()]);
                 comm.barrier().unwrap();
             } else {
                 comm.barrier().unwrap();
                 drop((comm, endpoint));
-                assert!(!over.recv().unwrap());
+                assert!(!receiver.recv().unwrap());
             }
         };
         std::thread::scope(|scope| {
@@ -122,12 +122,12 @@ fn posts_leave_nothing() {
     (0..10).for_each(round);
     let before = Has::now();
     (0..100).for_each(round);
-    Has::comes_back_to(&Has { threads: before.threads.min(3), ..before });
+    Has::assert_back_to(&Has { threads: before.threads.min(3), ..before });
 }
 
 #[test]
-fn groups_of_processes_leave_nothing() {
-    const TEST: &str = "groups_of_processes_leave_nothing";
+fn groups_of_processes_leak_nothing() {
+    const TEST: &str = "groups_of_processes_leak_nothing";
     const ROLE: &str = "WEFT_TEST_PARENT";
     let work = |rank: usize, parent: String| {
         let round = |number: usize| {
@@ -140,7 +140,7 @@ fn groups_of_processes_leave_nothing() {
         (0..20).for_each(round);
         let before = Has::now();
         (20..220).for_each(round);
-        Has::comes_back_to(&Has { threads: before.threads.min(3), ..before });
+        Has::assert_back_to(&Has { threads: before.threads.min(3), ..before });
     };
     if let Ok(parent) = std::env::var(ROLE) {
         return work(1, parent);
@@ -152,9 +152,9 @@ fn groups_of_processes_leave_nothing() {
     assert!(other.wait().unwrap().success());
 }
 
-/// What a forked process finds in the place of connections does not stay open in a program that it becomes.
+/// The descriptors that replace connections in a forked process are closed on exec.
 #[test]
-fn a_program_that_a_forked_process_becomes_inherits_nothing() {
+fn exec_after_fork_inherits_nothing() {
     let _turn = TURN.lock().unwrap();
     let place = RendezvousAddress::Abstract(format!("weft-inherits-{}", std::process::id()));
     let meeting = Rendezvous::new(place, Token::new("inherits").unwrap(), 2, LONG);
@@ -164,11 +164,11 @@ fn a_program_that_a_forked_process_becomes_inherits_nothing() {
     });
     let mut command = std::process::Command::new("ls");
     command.args(["-l", "/proc/self/fd"]).stdin(Stdio::piped()).stdout(Stdio::piped());
-    // With something to do in the child it is forked, and not made in another way.
-    // SAFETY: it does nothing.
+    // `pre_exec` makes the standard library fork instead of using posix_spawn.
+    // SAFETY: the function does nothing.
     unsafe { command.pre_exec(|| Ok(())) };
     let listed = String::from_utf8(command.output().unwrap().stdout).unwrap();
-    // This process may have got descriptors from whoever started it, and passes these on; sockets it has made itself.
+    // This process may pass on descriptors that it inherited; sockets are its own.
     let is_socket = |number: &str| {
         let place = std::fs::read_link(format!("/proc/self/fd/{number}"));
         place.is_ok_and(|place| place.to_string_lossy().starts_with("socket:"))
@@ -182,7 +182,7 @@ fn a_program_that_a_forked_process_becomes_inherits_nothing() {
     drop(ranks);
 }
 
-/// Who writes counters may be in the middle of that when a process is forked, and what that process drops is not its own.
+/// A fork may happen while a thread writes counters, and the objects that the child drops belong to the parent.
 #[test]
 fn a_forked_process_writes_no_counters() {
     const TEST: &str = "a_forked_process_writes_no_counters";
@@ -219,7 +219,7 @@ fn a_forked_process_writes_no_counters() {
 }
 
 #[test]
-fn a_process_that_is_forked_neither_hangs_nor_disturbs() {
+fn forked_processes_neither_hang_nor_disturb_the_job() {
     let _turn = TURN.lock().unwrap();
     let ranks = Communicator::threads(3, options()).unwrap();
     let [one, two, three] = <[Communicator; 3]>::try_from(ranks).unwrap();
@@ -254,7 +254,7 @@ fn a_process_that_is_forked_neither_hangs_nor_disturbs() {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(status, 0, "how the child ended");
-    // Nobody has noticed.
+    // No rank has noticed.
     let mut three = three;
     std::thread::scope(|scope| {
         scope.spawn(|| call(&two).wait().unwrap());

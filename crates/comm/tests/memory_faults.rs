@@ -22,9 +22,9 @@ use weftlink_testkit::processes::this_program;
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(200);
 
-/// What makes a process a rank: its number, the call it makes and where ranks meet.
+/// The environment variable with the role of a process: its rank, its call and the rendezvous.
 const ROLE: &str = "WEFT_TEST_MEMORY_FAULTS";
-/// What a line starts with that is meant for the test, and not printed by the test harness of a rank.
+/// The prefix of a line for the test, which distinguishes it from those of the test harness.
 const SAYS: &str = "rank says ";
 
 fn say(what: &str) {
@@ -32,14 +32,14 @@ fn say(what: &str) {
     std::io::stdout().flush().unwrap();
 }
 
-/// Waits until the test says something, or has ended.
-fn listen() {
+/// Waits for a command of the test, or for its end.
+fn wait_for_command() {
     let mut line = String::new();
     let _ = std::io::stdin().read_line(&mut line);
 }
 
-/// Says so when the call that is made next waits for other ranks: it has been announced then.
-fn say_when_it_waits(recorder: FlightRecorder) {
+/// Reports when the next call waits for other ranks: it has announced itself by then.
+fn report_wait(recorder: FlightRecorder) {
     std::thread::spawn(move || {
         while recorder.record().waiting.is_none() {
             std::thread::sleep(Duration::from_millis(1));
@@ -48,7 +48,7 @@ fn say_when_it_waits(recorder: FlightRecorder) {
     });
 }
 
-/// A rank in a process of its own.
+/// A rank in a separate process.
 struct Rank {
     process: Child,
     input: ChildStdin,
@@ -68,16 +68,16 @@ impl Rank {
         Rank { process, input, output: BufReader::new(output) }
     }
 
-    fn go(&mut self) {
+    fn send_go(&mut self) {
         self.input.write_all(b"go\n").unwrap();
     }
 
-    fn hear(&mut self) -> String {
+    fn read_line(&mut self) -> String {
         let mut lines = (&mut self.output).lines().map_while(Result::ok);
-        lines.find_map(|line| line.strip_prefix(SAYS).map(str::to_owned)).expect("the rank says something")
+        lines.find_map(|line| line.strip_prefix(SAYS).map(str::to_owned)).expect("the rank printed a line")
     }
 
-    /// Stops the process, and waits until it is.
+    /// Stops the process, and waits until it has stopped.
     fn stop(&self) {
         let pid = Pid::from_child(&self.process);
         kill_process(pid, Signal::STOP).unwrap();
@@ -85,7 +85,7 @@ impl Rank {
         assert!(status.stopped(), "{status:?}");
     }
 
-    fn go_on(&self) {
+    fn resume(&self) {
         kill_process(Pid::from_child(&self.process), Signal::CONT).unwrap();
     }
 }
@@ -97,28 +97,28 @@ impl Drop for Rank {
     }
 }
 
-/// Elements of a block: so many that ranks read them from each other's memory.
+/// Elements of a block: enough that ranks read them from each other's memory.
 const COUNT: usize = 1 << 18;
 
 /// Rank 0 sends a message to rank 1. Says so when it can be received, or sent.
 fn message(endpoint: &Endpoint, input: &[u32], output: &mut [u32]) -> Result<(), Error> {
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     let bytes = size_of_val(output);
     // SAFETY: both are borrowed until the message is over, which is waited for.
     unsafe {
         match endpoint.rank() {
             0 => endpoint
-                .start_send(1, 1, input.as_ptr().cast(), bytes, LONG, move |sent| tell.send(sent).unwrap()),
+                .start_send(1, 1, input.as_ptr().cast(), bytes, LONG, move |sent| sender.send(sent).unwrap()),
             1 => {
                 endpoint.start_receive(Some(0), 1, output.as_mut_ptr().cast(), bytes, LONG, move |received| {
-                    tell.send(received.map(|_| ())).unwrap();
+                    sender.send(received.map(|_| ())).unwrap();
                 })
             }
             _ => return Ok(()),
         }
     }
     say("waits");
-    told.recv().unwrap()
+    receiver.recv().unwrap()
 }
 
 /// One of three ranks: rank 0 gives ones to the others, and overwrites them when its call has failed.
@@ -146,15 +146,15 @@ fn rank_that_reads(role: &str) {
         (..) => comm.send_receive((input, output), &[(0, 1), (0, 2)], COUNT),
     };
     if call != "message" {
-        // What takes long the first time is done then.
+        // Warm up, so that slow first-time work is done.
         make(&mut comm, &input, &mut output).unwrap();
         output.fill(0);
     }
     comm.barrier().unwrap();
     say(if comm.reads_peers() { "reads" } else { "does not read" });
-    listen();
+    wait_for_command();
     if call != "message" {
-        say_when_it_waits(comm.flight_recorder());
+        report_wait(comm.flight_recorder());
     }
     let made = make(&mut comm, &input, &mut output);
     if made.is_err() {
@@ -167,14 +167,14 @@ fn rank_that_reads(role: &str) {
         Err(Error::Died { died, .. }) => format!("rank {died} died"),
         Err(error) => format!("another error: {error}"),
     });
-    listen();
+    wait_for_command();
 }
 
 /// Rank 1 is stopped while it waits for rank 0. Meanwhile rank 2 dies, and rank 0 has its error and writes to its buffer. Rank 1 goes
 /// on, finds that rank 0 had entered the call, and reads.
 #[test]
-fn a_buffer_that_its_rank_has_back_is_not_read_as_data() {
-    const NAME: &str = "a_buffer_that_its_rank_has_back_is_not_read_as_data";
+fn returned_buffers_are_not_read_as_data() {
+    const NAME: &str = "returned_buffers_are_not_read_as_data";
     if let Ok(role) = std::env::var(ROLE) {
         return rank_that_reads(&role);
     }
@@ -182,23 +182,23 @@ fn a_buffer_that_its_rank_has_back_is_not_read_as_data() {
         let place = format!("{NAME}-{}-{call}", std::process::id());
         let start = |rank: usize| Rank::start(NAME, &format!("{rank} {call} {place}"));
         let mut ranks = [0, 1, 2].map(start);
-        if ranks.each_mut().map(Rank::hear).iter().any(|said| said != "reads") {
+        if ranks.each_mut().map(Rank::read_line).iter().any(|said| said != "reads") {
             eprintln!("skipped: this system does not let ranks read each other's memory");
             return;
         }
-        ranks[1].go();
-        assert_eq!(ranks[1].hear(), "waits", "{call}");
+        ranks[1].send_go();
+        assert_eq!(ranks[1].read_line(), "waits", "{call}");
         ranks[1].stop();
-        ranks[0].go();
-        assert_eq!(ranks[0].hear(), "waits", "{call}");
+        ranks[0].send_go();
+        assert_eq!(ranks[0].read_line(), "waits", "{call}");
         ranks[2].process.kill().unwrap();
-        assert_eq!(ranks[0].hear(), "rank 2 died", "{call}");
-        ranks[1].go_on();
-        assert_eq!(ranks[1].hear(), "rank 2 died", "{call}");
+        assert_eq!(ranks[0].read_line(), "rank 2 died", "{call}");
+        ranks[1].resume();
+        assert_eq!(ranks[1].read_line(), "rank 2 died", "{call}");
     }
 }
 
-/// Elements of each half of a window: so many that peers reach into it.
+/// Elements of each half of a window: enough that peers access it directly.
 const HALF: usize = 50_000;
 
 /// Two communicators of a rank that share a window: the first uses one half of it, the second the other.
@@ -218,7 +218,7 @@ impl Lanes {
         let lanes = [comm, other].map(|comm| comm.into_background().unwrap());
         let mut lanes = Lanes { lanes, window, recorders };
         for lane in [0, 1] {
-            // What takes long the first time is done then.
+            // Warm up, so that slow first-time work is done.
             assert_eq!(lanes.sum_of(lane, lanes.rank() as u32), Ok(vec![1; HALF]));
         }
         lanes
@@ -275,7 +275,7 @@ fn on_two_ranks(work: impl Fn(Lanes) + Sync) {
 /// A call of one lane fails on rank 0, which keeps a copy of its part of the window. Later calls of the other lane would use the copy on
 /// rank 0, and what it was made of on rank 1.
 #[test]
-fn a_lane_that_failed_leaves_no_stale_window_to_the_others() {
+fn failed_lanes_leave_no_stale_window() {
     for failing in [0, 1] {
         let failed = Barrier::new(2);
         on_two_ranks(|mut lanes| {
@@ -295,7 +295,7 @@ fn a_lane_that_failed_leaves_no_stale_window_to_the_others() {
 
 /// The same while a call of the other lane waits for rank 1.
 #[test]
-fn a_lane_that_fails_ends_the_calls_of_the_others() {
+fn failed_lanes_abort_the_other_lanes() {
     for failing in [0, 1] {
         let failed = Barrier::new(2);
         on_two_ranks(|mut lanes| {

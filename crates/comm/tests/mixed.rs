@@ -26,7 +26,7 @@ const SEQUENCES: u32 = 12;
 #[derive(Clone, Debug)]
 enum Call {
     Collective(Case),
-    /// Every rank puts this word into every other's part of a window, and looks at what it got.
+    /// Every rank puts this word into every other's part of a window, and checks what it received.
     Puts(u64),
 }
 
@@ -125,12 +125,12 @@ fn any_sequence_of_calls_is_right() {
         .run(&prop::collection::vec(call(), CALLS), |calls| {
             let run = || run(&calls);
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(run))
-                .map_err(|_| TestCaseError::fail("a rank failed, as told above"))
+                .map_err(|_| TestCaseError::fail("a rank failed, as shown above"))
         })
         .unwrap();
 }
 
-/// Makes all calls on all ranks, each of which holds its results to the model.
+/// Makes all calls on all ranks; each compares its results with the model.
 fn run(calls: &[Call]) {
     let cases: Vec<Case> = calls
         .iter()
@@ -146,7 +146,7 @@ fn run(calls: &[Call]) {
             match call {
                 Call::Puts(word) => puts(&mut rank, *word),
                 Call::Collective(case) => {
-                    // What this backend cannot do is skipped by all ranks.
+                    // All ranks skip cases that this backend cannot run.
                     let Ok(outcome) = rank.run(number, case, &AtomicU64::new(0)) else { continue };
                     assert!(outcome.output == model(case, me as u32), "call {number}, {case}: rank {me}");
                 }
@@ -161,24 +161,24 @@ fn puts(rank: &mut Rank, word: u64) {
     let Rank { comm, windows: [window, _], .. } = rank;
     let (me, size) = (comm.rank(), comm.size());
     let peers = || (0..size).filter(move |peer| *peer != me);
-    let told = |from: usize, to: usize| mix(word ^ (from * size + to) as u64).to_ne_bytes();
+    let value = |from: usize, to: usize| mix(word ^ (from * size + to) as u64).to_ne_bytes();
     comm.open(window, |open| {
         for peer in peers() {
-            open.put(peer, 8 * me, &told(me, peer)).unwrap();
+            open.put(peer, 8 * me, &value(me, peer)).unwrap();
             open.signal(peer, word as usize % 16).unwrap();
         }
         for peer in peers() {
             open.wait(peer, word as usize % 16).unwrap();
             let mut got = [0; 8];
             open.get(me, 8 * peer, &mut got).unwrap();
-            assert_eq!(got, told(peer, me), "from rank {peer} to rank {me}");
+            assert_eq!(got, value(peer, me), "from rank {peer} to rank {me}");
         }
         Ok(())
     })
     .unwrap();
 }
 
-/// What a rank should get.
+/// The expected output of a rank.
 fn model(case: &Case, rank: u32) -> Vec<u8> {
     let (collective, ranks, size) = (&case.collective, case.ranks as usize, case.data_type.bytes());
     let inputs: Vec<Vec<u8>> = (0..case.ranks).map(|rank| input(case, rank)).collect();
@@ -218,7 +218,7 @@ fn number(bytes: &[u8], data_type: DataType) -> i128 {
     wrapped(value, data_type)
 }
 
-/// What is left of a number in so few bits.
+/// A number wrapped to the range of a type.
 fn wrapped(value: i128, data_type: DataType) -> i128 {
     let past = 1_i128 << (8 * data_type.bytes());
     let value = value.rem_euclid(past);

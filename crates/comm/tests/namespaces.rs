@@ -1,8 +1,8 @@
-//! Ranks on hosts of their own: network namespaces, wired to each other, whose ranks are processes. They meet, find each other
-//! by whatever interface works, go on when a cable was pulled for a while, and say so when it stays pulled.
+//! Ranks on several hosts, which are connected network namespaces: they join over any interface that works, survive a short loss of link,
+//! and report a long one.
 //!
-//! Where namespaces are not allowed the tests say so and pass. Nothing here depends on how fast anything is: what must happen
-//! has a minute.
+//! Where namespaces are not allowed, the tests print that they were skipped and pass. Every event has a minute, so results do not depend on
+//! speed.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -69,24 +69,24 @@ fn run_cases(role: &Role) {
 }
 
 #[test]
-fn hosts_are_told_apart_by_their_networks() {
+fn hosts_are_distinguished_by_network() {
     if let Some(role) = Role::of_this_process() {
-        let met = role.meet();
+        let met = role.join();
         say(&format!("hosts {:?}", met.hosts()));
         return say("done");
     }
     // One kernel, and so one boot, but two networks: memory cannot be handed over.
     let Some(hosts) = hosts(2) else { return };
     let places = [0, 1, 1, 0];
-    let mut job = Job::start(&hosts, &places, "hosts_are_told_apart_by_their_networks", &Settings::new());
-    assert!(job.hear_all("hosts").iter().all(|told| told == "hosts [0, 1, 1, 0]"));
+    let mut job = Job::start(&hosts, &places, "hosts_are_distinguished_by_network", &Settings::new());
+    assert!(job.expect_all("hosts").iter().all(|output| output == "hosts [0, 1, 1, 0]"));
     job.finish();
 }
 
 #[test]
-fn an_address_that_both_hosts_have_is_passed_over() {
+fn addresses_that_hosts_share_are_skipped() {
     if let Some(role) = Role::of_this_process() {
-        return say_connections(&role);
+        return report_connections(&role);
     }
     let Some(hosts) = hosts(3) else { return };
     // As with containers: the first interface has the same address on all hosts, where each finds itself.
@@ -103,21 +103,21 @@ fn an_address_that_both_hosts_have_is_passed_over() {
         hosts.ip(host, &format!("route add unreachable {}/32", Hosts::ipv4(other)));
         hosts.ip(host, &format!("route add unreachable {}/128", Hosts::ipv6(other)));
     }
-    // All at the same port, so that whoever goes to the wrong address finds somebody of this job there: itself.
+    // All listen on the same port, so that a rank that connects to the wrong address reaches a rank of this job: itself.
     let settings = Settings { ports: "41000-41000", ..Settings::new() };
-    let mut job = Job::start(&hosts, &[0, 1, 2], "an_address_that_both_hosts_have_is_passed_over", &settings);
-    let told = job.hear_all("connected to");
+    let mut job = Job::start(&hosts, &[0, 1, 2], "addresses_that_hosts_share_are_skipped", &settings);
+    let output = job.expect_all("connected to");
     job.finish();
     let [own, other] = ["10.8.0.3", "10.8.0.2"];
-    assert!(told[1].contains(own) && !told[1].contains("172.17."), "{told:?}");
-    assert!(told[2].contains(other) && !told[2].contains("172.17."), "{told:?}");
-    assert!(!told[0].contains("172.17."), "{told:?}");
+    assert!(output[1].contains(own) && !output[1].contains("172.17."), "{output:?}");
+    assert!(output[2].contains(other) && !output[2].contains("172.17."), "{output:?}");
+    assert!(!output[0].contains("172.17."), "{output:?}");
 }
 
 #[test]
-fn interfaces_and_ports_are_those_that_were_asked_for() {
+fn interface_and_port_settings_are_used() {
     if let Some(role) = Role::of_this_process() {
-        return say_connections(&role);
+        return report_connections(&role);
     }
     let Some(hosts) = hosts(2) else { return };
     hosts.wire([0, 1], "fast0");
@@ -125,29 +125,28 @@ fn interfaces_and_ports_are_those_that_were_asked_for() {
         hosts.ip(host, &format!("addr add 10.9.0.{}/24 dev fast0", 1 + host));
         hosts.ip(host, "link set fast0 up");
     }
-    // They meet by eth0, whose address they were given; what follows goes by the other.
+    // They join over eth0, whose address they were given; later connections use the other interface.
     let settings = Settings { interface: "=fast0", ports: "42000-42003", ..Settings::new() };
     let places = [0, 0, 1, 1];
-    let mut job =
-        Job::start(&hosts, &places, "interfaces_and_ports_are_those_that_were_asked_for", &settings);
-    let (listening, connected) = (job.hear_all("listening at"), job.hear_all("connected to"));
-    let reached = job.hear_all("reached at");
+    let mut job = Job::start(&hosts, &places, "interface_and_port_settings_are_used", &settings);
+    let (listening, connected) = (job.expect_all("listening at"), job.expect_all("connected to"));
+    let reached = job.expect_all("reached at");
     job.finish();
-    for told in &reached {
+    for output in &reached {
         assert!(
-            told.split_whitespace().skip(2).all(|ip| ip.starts_with("10.9.0.")),
+            output.split_whitespace().skip(2).all(|ip| ip.starts_with("10.9.0.")),
             "only that interface: {reached:?}"
         );
     }
-    for told in &listening {
-        let ports: Vec<u16> = told.split_whitespace().skip(2).map(|port| port.parse().unwrap()).collect();
-        assert!(!ports.is_empty() && ports.iter().all(|port| (42_000..=42_003).contains(port)), "{told}");
+    for output in &listening {
+        let ports: Vec<u16> = output.split_whitespace().skip(2).map(|port| port.parse().unwrap()).collect();
+        assert!(!ports.is_empty() && ports.iter().all(|port| (42_000..=42_003).contains(port)), "{output}");
     }
-    assert!(connected.iter().any(|told| told.contains("10.9.0.")), "{connected:?}");
+    assert!(connected.iter().any(|output| output.contains("10.9.0.")), "{connected:?}");
 }
 
-/// Makes calls and says where this host listens and to whom it is connected.
-fn say_connections(role: &Role) {
+/// Makes calls, and reports the listeners and connections of this host.
+fn report_connections(role: &Role) {
     let mut comm = role.communicator();
     for bytes in [8, 1 << 20] {
         let mut data = vec![1_u8; bytes];
@@ -163,7 +162,7 @@ fn say_connections(role: &Role) {
     say("done");
 }
 
-/// The ports at which somebody on this host listens, the addresses to which it is connected, and those at which it listens.
+/// The ports on which this host listens, the addresses to which it is connected, and those on which it listens.
 fn sockets() -> (BTreeSet<u16>, BTreeSet<String>, BTreeSet<String>) {
     let (mut listening, mut connected, mut reached) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for table in ["/proc/self/net/tcp", "/proc/self/net/tcp6"] {
@@ -195,48 +194,46 @@ fn address(text: &str) -> String {
 }
 
 #[test]
-fn a_cut_is_told_and_becomes_an_error_at_the_deadline() {
+fn a_stalled_network_is_logged_and_times_out() {
     if let Some(role) = Role::of_this_process() {
         return role.call_until_stopped();
     }
     let Some(hosts) = hosts(2) else { return };
     let settings = Settings { deadline: "2s", ..Settings::new() };
     let places = [0, 1];
-    let mut job =
-        Job::start(&hosts, &places, "a_cut_is_told_and_becomes_an_error_at_the_deadline", &settings);
-    job.hear_all("calling");
+    let mut job = Job::start(&hosts, &places, "a_stalled_network_is_logged_and_times_out", &settings);
+    job.expect_all("calling");
     hosts.cut(1);
     for (rank, other) in [(0, "rank 1 (host b, pid "), (1, "rank 0 (host a, pid ")] {
-        let warned = job.hear(rank, "weft WARN");
+        let warned = job.expect_line(rank, "weft WARN");
         assert!(warned.contains(" has waited ") && warned.contains(other), "{warned}");
-        let failed = job.hear(rank, "failed:");
+        let failed = job.expect_line(rank, "failed:");
         assert!(failed.contains(" waiting for a message from ") && failed.contains(other), "{failed}");
     }
 }
 
 #[test]
-fn a_cable_that_is_plugged_in_again_in_time_is_no_error() {
+fn a_short_loss_of_link_is_not_an_error() {
     if let Some(role) = Role::of_this_process() {
         return role.call_until_stopped();
     }
     let Some(hosts) = hosts(2) else { return };
     let places = [0, 0, 1, 1];
-    let mut job =
-        Job::start(&hosts, &places, "a_cable_that_is_plugged_in_again_in_time_is_no_error", &Settings::new());
-    job.hear_all("calling");
+    let mut job = Job::start(&hosts, &places, "a_short_loss_of_link_is_not_an_error", &Settings::new());
+    job.expect_all("calling");
     hosts.pull(1);
-    // Calls do not get on for so long that it is said.
-    job.hear_any("weft WARN");
+    // Calls block long enough for a warning.
+    job.expect_any("weft WARN");
     job.forget();
     hosts.plug(1);
-    job.hear_all("calling");
+    job.expect_all("calling");
     job.stop();
     job.finish();
 }
 
 #[test]
-fn what_was_sent_gets_there_while_its_sender_is_busy() {
-    const TEST: &str = "what_was_sent_gets_there_while_its_sender_is_busy";
+fn messages_arrive_while_their_sender_is_busy() {
+    const TEST: &str = "messages_arrive_while_their_sender_is_busy";
     const MESSAGE: [u8; 16 << 10] = [7; 16 << 10];
     if let Some(role) = Role::of_this_process() {
         let mut comm = role.communicator();
@@ -261,7 +258,7 @@ fn what_was_sent_gets_there_while_its_sender_is_busy() {
     let limit = "echo 4096 4096 4096 > /proc/sys/net/ipv4/tcp_wmem";
     assert!(hosts.command(0, "sh").args(["-c", limit]).status().unwrap().success());
     let mut job = Job::start(&hosts, &[0, 1], TEST, &Settings::new());
-    job.hear_all("through");
+    job.expect_all("through");
     job.stop();
     job.finish();
 }
@@ -274,12 +271,12 @@ fn a_rank_killed_on_another_host_is_named() {
     let Some(hosts) = hosts(3) else { return };
     let places = [0, 0, 1, 1, 2];
     let mut job = Job::start(&hosts, &places, "a_rank_killed_on_another_host_is_named", &Settings::new());
-    job.hear_all("calling");
+    job.expect_all("calling");
     let pid = job.ranks[3].id();
     job.ranks[3].kill().unwrap();
     for rank in [0, 1, 2, 4] {
-        let told = job.hear(rank, "failed:");
-        assert!(told.contains(&format!("rank 3 (host b, pid {pid}) died")), "{told}");
+        let output = job.expect_line(rank, "failed:");
+        assert!(output.contains(&format!("rank 3 (host b, pid {pid}) died")), "{output}");
     }
 }
 
@@ -300,18 +297,18 @@ fn a_death_in_another_pid_namespace_is_noticed() {
         };
         let test = "a_death_in_another_pid_namespace_is_noticed";
         let mut job = Job::start_as(&places, test, &Settings::new(), command);
-        job.hear_all("calling");
+        job.expect_all("calling");
         job.ranks[victim].kill().unwrap();
         let name = Hosts::name(places[victim]);
         for rank in (0..places.len()).filter(|rank| *rank != victim) {
-            let told = job.hear(rank, "failed:");
-            assert!(told.contains(&format!("rank {victim} (host {name}, pid 1) died")), "{told}");
+            let output = job.expect_line(rank, "failed:");
+            assert!(output.contains(&format!("rank {victim} (host {name}, pid 1) died")), "{output}");
         }
     }
 }
 
 #[test]
-fn a_stopped_rank_that_goes_on_is_no_error() {
+fn a_resumed_rank_is_not_an_error() {
     const STOPPED: usize = 8;
     if let Some(role) = Role::of_this_process() {
         return role.call_until_stopped();
@@ -319,28 +316,28 @@ fn a_stopped_rank_that_goes_on_is_no_error() {
     let Some(hosts) = hosts(1) else { return };
     // In the tree of 16 ranks, rank 8 stands between rank 0 and ranks 9, 10 and 12.
     let places = [0; 16];
-    let mut job = Job::start(&hosts, &places, "a_stopped_rank_that_goes_on_is_no_error", &Settings::new());
-    job.hear_all("calling");
+    let mut job = Job::start(&hosts, &places, "a_resumed_rank_is_not_an_error", &Settings::new());
+    job.expect_all("calling");
     job.signal(STOPPED, Signal::STOP);
     job.forget();
     // Every warning is preceded by a message of that rank to all others, so these are far more than the sockets of a rank
     // that does not read have room for.
     let (until, mut named, mut warned) = (Instant::now() + Duration::from_secs(40), 0, 0);
     while warned < 800 && Instant::now() < until {
-        let (_, warning) = job.hear_any(" has waited ");
+        let (_, warning) = job.expect_any(" has waited ");
         warned += 1;
         named += usize::from(warning.contains(&format!(" s for rank {STOPPED} (pid ")));
     }
     assert!(2 * named > warned, "{named} of {warned} warnings name the stopped rank alone");
     job.signal(STOPPED, Signal::CONT);
     job.forget();
-    job.hear_all("calling");
+    job.expect_all("calling");
     job.stop();
     job.finish();
 }
 
-/// Shrinks once it is told to, and says who is left.
-fn shrink_when_told(role: &Role) {
+/// Shrinks on command, and reports the survivors.
+fn shrink_on_command(role: &Role) {
     let mut comm = role.communicator();
     comm.barrier().unwrap();
     say("calling");
@@ -361,68 +358,68 @@ fn shrink_when_told(role: &Role) {
 #[test]
 fn a_stopped_leader_with_two_addresses_is_waited_for() {
     if let Some(role) = Role::of_this_process() {
-        return shrink_when_told(&role);
+        return shrink_on_command(&role);
     }
-    // Every host has two addresses, one of each family. Rank 2 is dead; rank 0, to whom the others come, is stopped.
+    // Every host has two addresses, one of each family. Rank 2 is dead; rank 0, to which the others connect, is stopped.
     let Some(hosts) = hosts(3) else { return };
     let test = "a_stopped_leader_with_two_addresses_is_waited_for";
     let mut job = Job::start(&hosts, &[0, 1, 2], test, &Settings::new());
-    job.hear_all("calling");
+    job.expect_all("calling");
     job.ranks[2].kill().unwrap();
     job.signal(0, Signal::STOP);
     job.stop();
-    job.hear(1, "shrinks");
+    job.expect_line(1, "shrinks");
     // Longer than rank 1 waits for an answer at both addresses.
     std::thread::sleep(Duration::from_secs(12));
     job.signal(0, Signal::CONT);
     for rank in [0, 1] {
-        let told = job.hear(rank, "shrank to");
-        assert_eq!(told, "shrank to [0, 1]", "rank {rank}");
+        let output = job.expect_line(rank, "shrank to");
+        assert_eq!(output, "shrank to [0, 1]", "rank {rank}");
     }
 }
 
-/// Cuts a host off, has all ranks shrink, and looks who goes on.
+/// Disconnects a host, makes all ranks shrink, and checks which continue.
 fn partition(test: &str, places: &[usize], cut: usize, winners: &[usize]) {
     let Some(hosts) = hosts(1 + places.iter().max().unwrap()) else { return };
     // Long enough to find that no address of two ranks of another host answers.
     let settings = Settings { deadline: "25s", ..Settings::new() };
     let mut job = Job::start(&hosts, places, test, &settings);
-    job.hear_all("calling");
+    job.expect_all("calling");
     hosts.cut(cut);
     job.stop();
     for rank in 0..places.len() {
-        job.hear(rank, "shrinks");
-        let told = job.hear(rank, "shr");
+        job.expect_line(rank, "shrinks");
+        let output = job.expect_line(rank, "shr");
         if winners.contains(&rank) {
-            assert_eq!(told, format!("shrank to {winners:?}"), "rank {rank}");
+            assert_eq!(output, format!("shrank to {winners:?}"), "rank {rank}");
         } else {
-            let lost = told.contains("cannot shrink: ") && told.contains("cannot be reached");
-            assert!(lost && told.contains("restart"), "rank {rank}: {told}");
+            let lost = output.contains("cannot shrink: ") && output.contains("cannot be reached");
+            assert!(lost && output.contains("restart"), "rank {rank}: {output}");
         }
     }
     job.finish();
 }
 
 #[test]
-fn the_larger_part_of_a_partition_goes_on() {
+fn the_larger_side_of_a_partition_continues() {
     match Role::of_this_process() {
-        Some(role) => shrink_when_told(&role),
-        None => partition("the_larger_part_of_a_partition_goes_on", &[0, 1, 2], 2, &[0, 1]),
+        Some(role) => shrink_on_command(&role),
+        None => partition("the_larger_side_of_a_partition_continues", &[0, 1, 2], 2, &[0, 1]),
     }
 }
 
 #[test]
-fn a_minority_with_rank_0_does_not_go_on() {
+fn a_minority_with_rank_0_does_not_continue() {
     match Role::of_this_process() {
-        Some(role) => shrink_when_told(&role),
-        None => partition("a_minority_with_rank_0_does_not_go_on", &[0, 1, 1], 0, &[1, 2]),
+        Some(role) => shrink_on_command(&role),
+        None => partition("a_minority_with_rank_0_does_not_continue", &[0, 1, 1], 0, &[1, 2]),
     }
 }
 
 #[test]
-fn of_two_halves_the_one_with_rank_0_goes_on() {
+fn the_half_with_rank_0_continues() {
     match Role::of_this_process() {
-        Some(role) => shrink_when_told(&role),
-        None => partition("of_two_halves_the_one_with_rank_0_goes_on", &[0, 0, 1, 1], 1, &[0, 1]),
+        Some(role) => shrink_on_command(&role),
+        None => partition("the_half_with_rank_0_continues", &[0, 0, 1, 1], 1, &[0, 1]),
     }
 }

@@ -36,7 +36,7 @@ fn reducing(ranks: u32) -> Vec<Collective> {
         .collect()
 }
 
-/// What a rank should have of the product of all.
+/// The expected part of a rank in the product of all.
 fn product(collective: &Collective, rank: usize, ranks: usize, count: usize) -> Vec<Matrix> {
     let all = |ranks: usize, block: usize| {
         let at =
@@ -106,7 +106,7 @@ fn noncommutative_operations_combine_in_rank_order() {
 }
 
 #[test]
-fn functions_of_other_types_and_missing_factors_are_refused_and_nothing_is_lost() {
+fn invalid_operations_are_refused_without_harm() {
     let add = |a: u64, b: u64| a + b;
     let sums = on_threads(2, |mut comm| {
         let mut values = [1_u32, 2];
@@ -138,7 +138,7 @@ fn functions_of_other_types_and_missing_factors_are_refused_and_nothing_is_lost(
 }
 
 #[test]
-fn a_panic_in_the_callers_function_ends_the_call_for_all() {
+fn a_panic_in_a_user_function_aborts_all_ranks() {
     let ranks = Communicator::threads(2, Options::default()).unwrap();
     let done = std::sync::Barrier::new(2);
     let work = |mut comm: Communicator| {
@@ -151,16 +151,17 @@ fn a_panic_in_the_callers_function_ends_the_call_for_all() {
         let call = || comm.all_reduce(&mut values, Operation::user_defined(true, add));
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
         done.wait();
-        // Rank 0 may be through, since rank 1 owes it nothing more; then the next call tells.
-        let told = ended.map(|ended| ended.and_then(|()| comm.barrier()).map_err(|error| error.to_string()));
-        // Nobody leaves before: that would be noticed as well.
+        // Rank 0 may be done, because it needs nothing more from rank 1; then its next call fails.
+        let results =
+            ended.map(|ended| ended.and_then(|()| comm.barrier()).map_err(|error| error.to_string()));
+        // No rank leaves before this, because the others would notice.
         done.wait();
-        told.ok()
+        results.ok()
     };
-    let told: Vec<_> = std::thread::scope(|scope| {
+    let results: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = ranks.into_iter().map(|comm| scope.spawn(|| work(comm))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
-    let [Some(Err(error)), None] = &told[..] else { panic!("{told:?}") };
+    let [Some(Err(error)), None] = &results[..] else { panic!("{results:?}") };
     assert!(error.contains("rank 1") && error.contains("panicked"), "{error}");
 }

@@ -99,10 +99,10 @@ fn only_the_last_calls_are_kept() {
 }
 
 #[test]
-fn a_call_that_waits_can_be_looked_at() {
+fn pending_calls_can_be_inspected() {
     let (mut zero, mut one) = two(64);
     let recorder = zero.flight_recorder();
-    // Once before anybody looks, so that nothing is allocated later.
+    // Read once, so that nothing is allocated later.
     let all_reduce = |comm: &mut Communicator| comm.all_reduce(&mut [1.0_f32; 4], Reduction::Sum).unwrap();
     (zero, one) = both((zero, one), all_reduce);
     let number = recorder.record().last_number().unwrap() + 1;
@@ -111,7 +111,7 @@ fn a_call_that_waits_can_be_looked_at() {
             all_reduce(&mut zero);
             zero
         });
-        // It will wait, since nobody else makes its call.
+        // It waits, because no other rank makes its call.
         let is_waiting =
             |record: &Record| record.waiting.as_ref().is_some_and(|waiting| waiting.call == number);
         let record = until(|| Some(recorder.record()).filter(is_waiting));
@@ -120,10 +120,10 @@ fn a_call_that_waits_can_be_looked_at() {
         let why = explain(&[record, one.flight_recorder().record()]);
         let sentences = &why.jobs[0].sentences;
         assert!(sentences[0].starts_with("Rank 1 fell behind first: its last call is #"), "{sentences:?}");
-        let told = format!(
+        let expected = format!(
             "Rank 0 waits for a message from rank 1 in #{number}, all-reduce of 4 f32 (sum) in place, for "
         );
-        assert!(sentences[1].starts_with(&told), "{sentences:?}");
+        assert!(sentences[1].starts_with(&expected), "{sentences:?}");
         all_reduce(&mut one);
         let zero = waits.join().unwrap();
         let counters = zero.counters();
@@ -135,7 +135,7 @@ fn a_call_that_waits_can_be_looked_at() {
 }
 
 #[test]
-fn a_rank_that_waits_for_others_to_allocate_can_be_looked_at() {
+fn pending_allocations_can_be_inspected() {
     let (mut zero, mut one) = two(64);
     let recorder = zero.flight_recorder();
     std::thread::scope(|scope| {
@@ -173,17 +173,17 @@ fn a_record_survives_its_file() {
     assert_eq!((found.records.len(), found.passed_over.len()), (1, 0));
     assert_eq!(found.records[0].calls, read.calls);
     assert_eq!(found.records[0].process, Some(Process::Runs), "it is this very process");
-    // What is no record is passed over, and said so.
+    // Other files are skipped, with a reason.
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(folder.join("weft-record-1-rank1.json"), &text[..text.len() / 2]).unwrap();
     std::fs::write(folder.join("weft-record-2-rank1.json"), text.replace("\"version\": 1", "\"version\": 2"))
         .unwrap();
     std::fs::write(folder.join("weft-record-3-rank1.ring"), "weftring").unwrap();
     let why = read_folder(&folder).unwrap().passed_over;
-    let told: Vec<&str> = why.iter().map(|(_, why)| why.as_str()).collect();
-    assert!(told[0].starts_with("not a record: EOF while parsing"), "{told:?}");
+    let reasons: Vec<&str> = why.iter().map(|(_, why)| why.as_str()).collect();
+    assert!(reasons[0].starts_with("not a record: EOF while parsing"), "{reasons:?}");
     assert_eq!(
-        told[1..],
+        reasons[1..],
         [
             "the record has version 2, and this program reads version 1; use the version of Weft that wrote it",
             "not a record: the memory of a recorder, truncated"
@@ -230,13 +230,13 @@ fn killed_ranks_leave_their_records() {
         let pid = found.records.iter().find(|record| record.rank == 2).map(|record| record.pid);
         assert_eq!(blamed[0].pid, pid);
     }
-    // The same is told to the launcher.
+    // The launcher gets the same report.
     let words = std::fs::read_to_string(folder.join("words")).unwrap();
     let mut words: Vec<ExitReport> = words.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     words.sort_by_key(|words| words.rank);
-    let told: Vec<_> =
+    let reported: Vec<_> =
         words.iter().map(|words| (words.rank, words.is_starting, words.blamed[0].rank)).collect();
-    assert_eq!(told, [(0, false, 2), (1, false, 2)]);
+    assert_eq!(reported, [(0, false, 2), (1, false, 2)]);
     let states: BTreeMap<u32, _> = states.into_iter().map(|one| (one.0, one)).collect();
     assert_eq!(states.into_values().collect::<Vec<_>>(), wanted);
     let names: BTreeSet<String> = std::fs::read_dir(&folder)
@@ -256,7 +256,7 @@ fn killed_ranks_leave_their_records() {
 }
 
 #[test]
-fn ranks_that_end_in_peace_leave_counters_and_nothing_else() {
+fn clean_exits_leave_only_counters() {
     if let Some((_, mut comm)) = role(LONG) {
         for _ in 0..12 {
             comm.all_reduce(&mut [1.0_f32; 4], Reduction::Sum).unwrap();
@@ -266,7 +266,7 @@ fn ranks_that_end_in_peace_leave_counters_and_nothing_else() {
         return;
     }
     let folder = folder("peace");
-    for output in job("ranks_that_end_in_peace_leave_counters_and_nothing_else", &folder) {
+    for output in job("clean_exits_leave_only_counters", &folder) {
         assert!(output.contains("1 passed"), "{output}");
     }
     let mut names: Vec<String> = std::fs::read_dir(&folder)
@@ -286,7 +286,7 @@ fn ranks_that_end_in_peace_leave_counters_and_nothing_else() {
 }
 
 #[test]
-fn parts_are_counted_beside_the_whole() {
+fn split_communicators_have_their_own_counters() {
     if let Some((rank, mut comm)) = role(LONG) {
         comm.barrier().unwrap();
         // Ranks 0 and 2 are 1 and 0 of their part.
@@ -295,7 +295,7 @@ fn parts_are_counted_beside_the_whole() {
         return;
     }
     let folder = folder("parts");
-    for output in job("parts_are_counted_beside_the_whole", &folder) {
+    for output in job("split_communicators_have_their_own_counters", &folder) {
         assert!(output.contains("1 passed"), "{output}");
     }
     for rank in 0..RANKS {
@@ -315,7 +315,7 @@ fn parts_are_counted_beside_the_whole() {
 }
 
 #[test]
-fn counters_are_in_the_form_that_prometheus_reads() {
+fn counters_have_the_prometheus_format() {
     let (zero, one) = both(two(16), |comm| {
         comm.all_reduce(&mut [1.0_f32; 100], Reduction::Sum).unwrap();
         comm.barrier().unwrap();
@@ -411,17 +411,17 @@ fn job(test: &str, folder: &Path) -> Vec<String> {
             .unwrap()
     };
     let ranks: Vec<Child> = (0..RANKS).map(start).collect();
-    let told = |rank: Child| {
+    let output = |rank: Child| {
         let output = rank.wait_with_output().unwrap();
         [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat()
     };
-    ranks.into_iter().map(told).collect()
+    ranks.into_iter().map(output).collect()
 }
 
-/// Somebody else has put links and pipes where files of a rank will be, in a folder that all may write.
+/// Another user has created links and pipes with the names of a rank's files, in a world-writable folder.
 #[test]
-fn files_of_others_are_not_written_through() {
-    const TEST: &str = "files_of_others_are_not_written_through";
+fn foreign_links_and_pipes_are_not_followed() {
+    const TEST: &str = "foreign_links_and_pipes_are_not_followed";
     if let Some((rank, mut comm)) = role(Duration::from_secs(1)) {
         let folder = PathBuf::from(std::env::var_os("WEFT_RECORD_DIR").unwrap());
         let job = comm.flight_recorder().record().job;

@@ -31,7 +31,7 @@ fn check(comm: &mut Communicator, calls: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// All ranks of a meeting as threads of this process, on so many ranks to a host.
+/// All ranks of a job as threads of this process, `per_host` to a host.
 fn on_hosts<T: Send>(size: usize, per_host: usize, work: impl Fn(Communicator) -> T + Sync) -> Vec<T> {
     let meeting = meeting(size);
     std::thread::scope(|scope| {
@@ -61,7 +61,7 @@ fn met(meeting: &Rendezvous, rank: usize) -> Bootstrap {
 }
 
 #[test]
-fn parts_work_side_by_side_with_the_whole() {
+fn split_communicators_work_beside_their_parent() {
     let work = |mut comm: Communicator| {
         let (rank, size) = (comm.rank(), comm.size());
         // The other way around, by their keys; the last rank is in no part.
@@ -93,7 +93,7 @@ fn parts_work_side_by_side_with_the_whole() {
 }
 
 #[test]
-fn a_split_meets_nothing_but_a_split() {
+fn splits_match_only_splits() {
     let errors = on_hosts(3, 3, |mut comm| match comm.rank() {
         1 => comm.barrier().unwrap_err().to_string(),
         _ => comm.split(Some(0), 0).unwrap_err().to_string(),
@@ -104,7 +104,7 @@ fn a_split_meets_nothing_but_a_split() {
 }
 
 #[test]
-fn those_who_are_left_go_on() {
+fn survivors_continue() {
     let work = |mut comm: Communicator| {
         check(&mut comm, 3).unwrap();
         if comm.rank() == 1 {
@@ -146,7 +146,7 @@ fn a_rank_that_shrinks_too_late_is_excluded() {
     });
 }
 
-/// What each process does: it takes part until ranks die, and goes on with those who are left.
+/// A rank process: makes calls until ranks die, and continues with the survivors.
 fn rank_of_a_dying_job(role: &str) {
     let mut words = role.split(' ');
     let mut number = || words.next().unwrap().parse::<usize>().unwrap();
@@ -166,7 +166,7 @@ fn rank_of_a_dying_job(role: &str) {
     let name = format!("rank {dies} (");
     assert!(error.to_string().starts_with(&name), "rank {rank}: {error}");
     if rank == also {
-        // In the middle of what the others do now.
+        // At a random moment, while the others shrink.
         std::thread::spawn(|| {
             std::thread::sleep(Duration::from_millis(std::process::id() as u64 % 7));
             std::process::abort();
@@ -188,7 +188,7 @@ fn rank_of_a_dying_job(role: &str) {
 }
 
 #[test]
-fn ranks_that_die_are_named_and_the_others_go_on() {
+fn survivors_name_dead_ranks_and_continue() {
     if let Ok(role) = std::env::var(ROLE) {
         return rank_of_a_dying_job(&role);
     }
@@ -197,7 +197,7 @@ fn ranks_that_die_are_named_and_the_others_go_on() {
         let port = reserved();
         let start = |rank: usize| -> Child {
             let mut command = this_program();
-            command.args(["--exact", "ranks_that_die_are_named_and_the_others_go_on", "--nocapture"]);
+            command.args(["--exact", "survivors_name_dead_ranks_and_continue", "--nocapture"]);
             command.env(ROLE, format!("{rank} {size} {port} {per_host} {dies} {also}"));
             command.spawn().unwrap()
         };
@@ -232,7 +232,7 @@ fn rank_below_one_that_leaves(role: &str) {
             std::thread::sleep(Duration::from_millis(dies_after_ms));
             std::process::abort();
         }
-        // They have no part in it, and are done at once unless they hear of the death before.
+        // Ranks without a part in the call return at once, unless they learn of the death first.
         _ => {
             let made = message(&mut comm);
             assert!(matches!(made, Ok(()) | Err(Error::Died { died: 3, .. })), "{made:?}");
@@ -241,8 +241,8 @@ fn rank_below_one_that_leaves(role: &str) {
 }
 
 #[test]
-fn a_death_below_one_that_left_is_heard_above() {
-    const NAME: &str = "a_death_below_one_that_left_is_heard_above";
+fn deaths_below_a_departed_rank_reach_its_parent() {
+    const NAME: &str = "deaths_below_a_departed_rank_reach_its_parent";
     if let Ok(role) = std::env::var(ROLE) {
         return rank_below_one_that_leaves(&role);
     }
@@ -278,15 +278,15 @@ fn rank_that_leaves_with_its_parent(role: &str) {
         std::thread::sleep(Duration::from_micros(later_us * (rank as u64 - 2)));
         return;
     }
-    // A rank whose departure is not heard of is probed after 0.8 s, and its process is gone.
+    // A rank whose departure was not received is probed after 0.8 s, when its process is gone.
     std::thread::sleep(Duration::from_millis(1500));
     let made = message(&mut comm);
     assert!(matches!(made, Ok(()) | Err(Error::Left { .. })), "rank {rank}: {made:?}");
 }
 
 #[test]
-fn ranks_that_leave_together_are_not_taken_for_dead() {
-    const NAME: &str = "ranks_that_leave_together_are_not_taken_for_dead";
+fn simultaneous_departures_are_not_deaths() {
+    const NAME: &str = "simultaneous_departures_are_not_deaths";
     if let Ok(role) = std::env::var(ROLE) {
         return rank_that_leaves_with_its_parent(&role);
     }
@@ -306,7 +306,7 @@ fn ranks_that_leave_together_are_not_taken_for_dead() {
 
 /// A rank that forks and dies while the child lives on, with all that it had open.
 #[test]
-fn a_death_is_noticed_although_a_forked_child_lives() {
+fn a_forked_child_does_not_hide_a_death() {
     if let Ok(port) = std::env::var(ROLE) {
         let port: u16 = port.parse().unwrap();
         let place = RendezvousAddress::Tcp { host: "127.0.0.1".to_owned(), ports: port..=port };
@@ -324,7 +324,7 @@ fn a_death_is_noticed_although_a_forked_child_lives() {
     let meeting = meeting(2);
     let RendezvousAddress::Tcp { ports, .. } = &meeting.address else { unreachable!() };
     let mut command = this_program();
-    command.args(["--exact", "a_death_is_noticed_although_a_forked_child_lives", "--nocapture"]);
+    command.args(["--exact", "a_forked_child_does_not_hide_a_death", "--nocapture"]);
     let mut child = command.env(ROLE, ports.start().to_string()).spawn().unwrap();
     let began = std::time::Instant::now();
     let mut comm = Communicator::new(met(&of_host(&meeting, 1), 0), options()).unwrap();

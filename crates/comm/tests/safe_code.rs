@@ -27,7 +27,7 @@ fn replaced(how: impl FnOnce(&mut Communicator) + Send + 'static) -> (Background
 }
 
 #[test]
-fn a_communicator_that_is_replaced_in_the_background_ends() {
+fn replaced_communicators_end() {
     let (background, error) = replaced(|comm| *comm = alone());
     assert!(error.contains("replaced its communicator"), "{error}");
     // None of these has anything left to end.
@@ -41,7 +41,7 @@ fn a_communicator_that_is_replaced_in_the_background_ends() {
 }
 
 #[test]
-fn a_communicator_that_is_taken_out_of_the_background_ends_too() {
+fn communicators_moved_out_of_the_background_end() {
     let out = Arc::new(Mutex::new(Some(alone())));
     let into = Arc::clone(&out);
     let (background, error) =
@@ -54,7 +54,7 @@ fn a_communicator_that_is_taken_out_of_the_background_ends_too() {
 }
 
 #[test]
-fn a_panic_after_a_replacement_is_no_worse() {
+fn a_panic_after_a_replacement_is_contained() {
     let background = alone().into_background().unwrap();
     let other = alone();
     let work = move |comm: &mut Communicator| -> Result<(), Error> {
@@ -66,9 +66,9 @@ fn a_panic_after_a_replacement_is_no_worse() {
     assert!(background.barrier().wait().is_err());
 }
 
-/// What is done while a call waits must not unwind through it: the buffers of the call are in use.
+/// A panic in a poll hook must not unwind through the call, whose buffers are in use.
 #[test]
-fn a_panic_while_a_message_is_awaited_comes_after_it() {
+fn a_panic_in_a_poll_hook_waits_for_the_message() {
     let got = on_threads(2, |mut comm| {
         let endpoint = comm.endpoint()?;
         comm.barrier()?;
@@ -90,7 +90,7 @@ fn a_panic_while_a_message_is_awaited_comes_after_it() {
 }
 
 #[test]
-fn a_panic_while_a_call_is_awaited_comes_after_it() {
+fn a_panic_in_a_poll_hook_waits_for_the_call() {
     let got = on_threads(2, |mut comm| {
         let mut window = comm.window::<u32>(1 << 16)?;
         window.fill(1 + comm.rank() as u32);

@@ -30,12 +30,12 @@ fn on_ranks<T: Send>(size: usize, work: impl Fn(Communicator) -> T + Sync) -> Ve
     vec![run(true), run(false)]
 }
 
-/// What rank `rank` puts in a round.
+/// The words that a rank puts in a round.
 fn word(rank: usize, round: u64, at: u64) -> u64 {
     (rank as u64) << 48 | round << 16 | at
 }
 
-/// Every rank puts a few words into the next one's part, round after round, and looks at what it was given.
+/// In each round, every rank puts a few words into the part of the next one, and checks what it received.
 fn ring_of_puts(mut comm: Communicator, lengths: &[u64]) {
     let (me, size) = (comm.rank(), comm.size());
     let (next, before) = ((me + 1) % size, (me + size - 1) % size);
@@ -54,7 +54,7 @@ fn ring_of_puts(mut comm: Communicator, lengths: &[u64]) {
             open.get(me, 1, &mut got).unwrap();
             let wanted: Vec<u64> = (0..length).map(|at| word(before, round, at)).collect();
             assert_eq!(got, wanted, "rank {me}, round {round}");
-            // The one before may go on only when this was read: its next put would change it.
+            // The previous rank may continue only after this was read: its next put changes it.
             open.signal(before, (signal + 1) % SIGNALS).unwrap();
             open.wait(next, (signal + 1) % SIGNALS).unwrap();
         }
@@ -112,7 +112,7 @@ fn calls_in_place_find_each_ranks_own_block_of_a_window() {
                 for (rank, block) in window.chunks(count).enumerate() {
                     assert!(block.iter().all(|value| *value == 100 * round + rank as u32), "{rank} to {me}");
                 }
-                // Nobody writes before all have read.
+                // No rank writes before all have read.
                 comm.barrier().unwrap();
                 for (at, value) in window.iter_mut().enumerate() {
                     *value = round + (me * (at / count + 1)) as u32;
@@ -239,7 +239,7 @@ fn a_failed_closure_aborts_all_ranks() {
             window.fill(10 + me as u32);
             done.wait();
             let alone = window.iter().all(|value| *value == 10 + me as u32);
-            // Nobody leaves before: that would be noticed as well.
+            // No rank leaves before this, because the others would notice.
             done.wait();
             (alone, error.to_string())
         }) {
@@ -252,7 +252,7 @@ fn a_failed_closure_aborts_all_ranks() {
 }
 
 #[test]
-fn a_signal_that_never_comes_is_an_error_at_the_deadline() {
+fn missing_signals_time_out() {
     let done = Barrier::new(2);
     let ranks =
         Communicator::threads(2, Options { deadline: Duration::from_millis(200), ..Options::default() })
@@ -276,14 +276,14 @@ fn a_signal_that_never_comes_is_an_error_at_the_deadline() {
     });
 }
 
-/// Two ranks that open and close a window in different ways, or do something else: what each is told.
+/// The errors of two ranks that open and close a window differently, or make other calls.
 fn differ(
     work: impl Fn(&mut Communicator, [Window<u32>; 2]) -> Result<(), Error> + Sync,
 ) -> Vec<Vec<String>> {
     on_ranks(2, |mut comm| {
         let windows = [comm.window(4).unwrap(), comm.window(4).unwrap()];
         let mut first = comm.window::<u32>(4).unwrap();
-        // What opening needs is there, so that the difference is not noticed while it is made.
+        // Opening has been warmed up, so that the mismatch is not detected during setup.
         comm.open(&mut first, |_| Ok(())).unwrap();
         comm.all_reduce(&mut [1], Reduction::Sum).unwrap();
         work(&mut comm, windows).unwrap_err().to_string()

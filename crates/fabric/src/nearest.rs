@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn near_names_come_nearest_first() {
+    fn suggestions_are_ordered_by_distance() {
         assert_eq!(nearest("hgx-h10", NAMES.into_iter())[0], "hgx-h100");
         assert_eq!(nearest("DGX2", NAMES.into_iter()), ["dgx-2"]);
         assert_eq!(nearest("h200", NAMES.into_iter()), ["hgx-h200"]);
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn the_question_is_a_sentence() {
+    fn did_you_mean_is_a_sentence() {
         assert_eq!(did_you_mean("dgx-3", NAMES.into_iter()), " Did you mean `dgx-2`?");
         assert_eq!(did_you_mean("toaster", NAMES.into_iter()), "");
     }

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_one_tile() {
+    fn empty_buffers_have_one_tile() {
         let cut = Cut::whole(0, 4, 16);
         assert_eq!(cut.tiles(), 1);
         assert_eq!(cut.range(0, 3), 0..0);

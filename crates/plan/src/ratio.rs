@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn overflow_gives_nothing() {
+    fn overflow_returns_none() {
         assert_eq!(Ratio::new(1, 0), None);
         assert_eq!(Ratio::ONE.over(Ratio::ZERO), None);
         let large = ratio(i128::MAX, 1);

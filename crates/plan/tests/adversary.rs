@@ -69,7 +69,7 @@ fn a_barrier_without_synchronisation_is_refused() {
 }
 
 #[test]
-fn two_ranks_that_add_each_other_agree_by_classes_too() {
+fn classes_prove_agreement_of_pairs() {
     let symmetry = Symmetry { ranks: turning(2), input: vec![], output: vec![], scratch: vec![] };
     let plan = one_shot(2, 1, symmetry);
     verify(plan.clone()).unwrap();
@@ -77,7 +77,7 @@ fn two_ranks_that_add_each_other_agree_by_classes_too() {
 }
 
 #[test]
-fn a_cube_of_ranks_that_add_each_other_agrees_by_classes_too() {
+fn classes_prove_agreement_of_cubes() {
     for (ranks, algorithm) in [(4, Algorithm::RecursiveDoubling), (8, Algorithm::RecursiveDoubling)] {
         let mut plan = algorithm.flat(&Collective::AllReduce, ranks, 1).unwrap();
         let bits = ranks.ilog2() as usize;
@@ -96,7 +96,7 @@ fn a_cube_of_ranks_that_add_each_other_agrees_by_classes_too() {
 }
 
 #[test]
-fn three_ranks_that_begin_with_themselves_do_not_agree() {
+fn plans_that_start_with_the_own_input_do_not_agree() {
     let symmetry = Symmetry { ranks: turning(3), input: vec![], output: vec![], scratch: vec![] };
     let plan = one_shot(3, 1, symmetry);
     for refusal in [verify(plan.clone()).unwrap_err(), verify_by_classes(plan).unwrap_err()] {
@@ -105,7 +105,7 @@ fn three_ranks_that_begin_with_themselves_do_not_agree() {
 }
 
 #[test]
-fn a_cube_of_many_ranks_is_not_refused_for_its_digits() {
+fn large_cubes_are_accepted() {
     const BITS: u32 = 9;
     let barrier = plan(Collective::Barrier, 1 << BITS, 1, |rank| {
         let wait = |bit: u32| Wait::reached(rank ^ (1 << bit), 0, bit + 1);
@@ -132,7 +132,7 @@ fn steps_that_never_run_may_name_anything() {
 }
 
 #[test]
-fn chunks_that_do_not_turn_cost_no_more_than_others() {
+fn fixed_chunks_cost_no_more_than_others() {
     const CHUNKS: u32 = 1 << 16;
     let symmetry =
         Symmetry { ranks: turning(2), input: still(CHUNKS), output: still(CHUNKS), scratch: vec![] };
@@ -166,7 +166,7 @@ fn many_groups_are_not_searched_at_every_step() {
 }
 
 #[test]
-fn a_loop_with_a_promise_for_each_turn_is_bounded() {
+fn loops_over_symmetric_chunks_are_bounded() {
     const CHUNKS: u32 = 1 << 18;
     let chunk = || Affine::counted(0);
     let ranks = vec![RankDigit { size: 2, turns: true }; 8];
@@ -180,7 +180,7 @@ fn a_loop_with_a_promise_for_each_turn_is_bounded() {
 }
 
 #[test]
-fn a_walk_for_each_turn_is_bounded() {
+fn walks_over_symmetries_are_bounded() {
     let mut plan = plan(Collective::AllReduce, 256, 1, |_| {
         let chunk = Affine { offset: 0, base: 0, by: vec![1], modulo: Some(1) };
         let copy = Step::copy(Input::Local(Place::input(chunk))).to(Output::Local(Place::output(0)));

@@ -105,7 +105,7 @@ fn all_are_proved_on_grids() {
 }
 
 #[test]
-fn all_keep_their_promises() {
+fn all_plans_keep_their_promises() {
     for (islands, per_island) in GRIDS.into_iter().filter(|(m, g)| m * g <= 16) {
         for layout in layouts(islands, per_island) {
             for plan in plans(&layout) {

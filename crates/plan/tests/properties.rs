@@ -136,13 +136,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn plans_give_what_is_promised(case in case(), sizes in sizes(), reduction in select(&Reduction::NAMED[..])) {
+    fn plans_are_correct(case in case(), sizes in sizes(), reduction in select(&Reduction::NAMED[..])) {
         let plan = verify(case.plan()).unwrap_or_else(|refusal| panic!("{case}: {refusal}"));
         check(&plan, &sizes, reduction)?;
     }
 
     #[test]
-    fn what_does_not_commute_is_combined_in_order(case in case(), sizes in sizes()) {
+    fn noncommutative_values_combine_in_order(case in case(), sizes in sizes()) {
         let plan = verify(case.plan()).unwrap_or_else(|refusal| panic!("{case}: {refusal}"));
         let concatenate = Reducer::user_defined(false, concatenated);
         let inputs = sizes.inputs(&plan, letter);
@@ -197,7 +197,7 @@ proptest! {
 
 /// Plans written by hand cover what no algorithm uses yet.
 #[test]
-fn plans_by_hand_give_what_is_promised() {
+fn hand_written_plans_are_correct() {
     let sizes = Sizes { count: 50, shorter: vec![0, 7, 50, 3], granule: 2, granules: 3 };
     for ranks in 1..=5 {
         let plans = if ranks == 1 { vec![plans::scan(1), plans::barrier(1)] } else { plans::all(ranks) };

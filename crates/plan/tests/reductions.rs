@@ -27,7 +27,7 @@ fn named<'a, T: Element>(reduction: Reduction) -> Reducer<'a, T> {
 }
 
 #[test]
-fn before_and_after_are_applied_once() {
+fn pre_and_post_operations_apply_once() {
     for ranks in [1, 2, 5] {
         for algorithm in Algorithm::doing(&Collective::AllReduce) {
             let plan = all_reduce(algorithm, ranks);
@@ -89,7 +89,7 @@ fn product([a, b, c, d]: Matrix, [e, f, g, h]: Matrix) -> Matrix {
 }
 
 #[test]
-fn operations_that_do_not_commute_need_the_ranks_in_their_order() {
+fn noncommutative_operations_need_rank_order() {
     let multiply = Reducer::user_defined(false, product);
     let any_order = Reduction::UserDefined { commutes: true };
     let mut in_order = 0;

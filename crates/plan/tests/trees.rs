@@ -103,7 +103,7 @@ fn rings_reach_the_bound_on_real_meshes() {
 }
 
 #[test]
-fn a_layout_has_trees_where_rings_fall_short() {
+fn layouts_have_trees_if_rings_are_slower() {
     for (name, fabric) in every_fabric().filter(|(_, fabric)| fabric.gpus().len() <= 16) {
         let layout = Layout::of(&fabric);
         let irregular = ["odds-and-ends.xml", "mixed-lab.toml"].contains(&name.as_str());

@@ -112,7 +112,7 @@ fn a_chunk_counted_twice_is_wrong() {
 }
 
 #[test]
-fn another_order_on_one_rank_is_refused_if_it_gives_other_bits() {
+fn orders_that_change_bits_are_refused() {
     let reordered = |order: [usize; 3]| {
         let mut plan = Algorithm::Exchange.plan(3, 1);
         let Node::Step(step) = &mut plan.programs[0].lanes[0].nodes[1] else { panic!("a step") };

@@ -150,7 +150,7 @@ fn a_ring_enters_each_host_beside_its_nic() {
 }
 
 #[test]
-fn rings_load_nics_and_slots_alike() {
+fn rings_load_nics_and_slots_evenly() {
     // Ranks of an island, rings, and GPUs that share a slot's bandwidth to the NICs: two GPUs and two NICs below each
     // PCIe switch; four NICs beside each GPU; one NIC for two GPUs, and another number of cycles; a rack.
     for (spec, ranks, rings, together) in [

@@ -1,8 +1,8 @@
-//! What eight bytes each way between two ranks cost: FIFO packets with their credits, signatures and bounded waits,
-//! beside a bare flag in a cache line, which is the least a machine can do. Two threads, each pinned to a core.
+//! The cost of eight bytes each way between two ranks: FIFO packets with their credits, signatures and bounded waits,
+//! compared with a bare flag in a cache line, the lower bound of the machine. Two threads, each pinned to a core.
 //!
-//! Prints one row a way of doing it: the median and the least of many short repetitions that take turns. On a machine
-//! with other work the median tells about that work; the least is what the code costs.
+//! Prints one row per method: the median and the minimum of many short repetitions, in alternation. On a busy machine the
+//! median includes other work; the minimum is the cost of the code.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,8 +48,8 @@ impl Row {
     }
 }
 
-/// Value and sequence in one line, `lines` of them by turns; nothing is checked, nothing ends it, and only two ranks that
-/// answer each other can do without credits.
+/// Value and sequence in one line, alternating between `lines` lines. No checks and no abort; two ranks that answer each other need no
+/// credits.
 fn bare(lines: usize) -> f64 {
     #[repr(align(64))]
     #[derive(Default)]

@@ -8,7 +8,7 @@
 use std::fs::read_to_string;
 use std::path::Path;
 
-/// Bytes that are available now, if the system says so.
+/// The available bytes, if the system reports them.
 pub fn memory_bytes() -> Option<u64> {
     let machine = read_to_string("/proc/meminfo").ok().and_then(|text| machine_bytes(&text));
     let groups = read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -16,7 +16,7 @@ pub fn memory_bytes() -> Option<u64> {
     machine.into_iter().chain(group).min()
 }
 
-/// What the control groups of a process leave, from its list of them.
+/// The memory that the control groups of a process leave, from its list of groups.
 fn groups_bytes(groups: &str, mounted: &Path) -> Option<u64> {
     let least = |root: &Path, path: Option<&str>, bytes: fn(&Path) -> Option<u64>| {
         // In a container the path may be written as seen from outside; the mounted root is then our own group.
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_leaves_what_it_does_not_need() {
+    fn unused_memory_of_a_group_is_available() {
         let folder = std::env::temp_dir().join(format!("weft-group-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let write = |name: &str, text: &str| std::fs::write(folder.join(name), text).unwrap();
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_version_one_counts_and_so_do_those_of_parents() {
+    fn cgroup_v1_and_parent_limits_apply() {
         let mounted = std::env::temp_dir().join(format!("weft-group-one-{}", std::process::id()));
         let folder = mounted.join("memory/outer/inner");
         std::fs::create_dir_all(&folder).unwrap();
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_group_of_version_two_is_found() {
+    fn cgroup_v2_groups_are_found() {
         assert_eq!(group_path("5:cpu:/x\n0::/user.slice/a\n"), Some("user.slice/a"));
         assert_eq!(group_path("0::/\n"), Some(""));
         assert_eq!(group_path("5:memory:/x\n"), None);

@@ -87,7 +87,7 @@ fn is_steady() -> bool {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
 fn counter() -> u64 {
-    // SAFETY: every 64-bit x86 has the instruction; a system that forbids it (PR_SET_TSC) kills those who read its clock too.
+    // SAFETY: every 64-bit x86 has the instruction; a system that forbids it (PR_SET_TSC) also kills processes that read the clock.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks_come_to_times_between_those_around_them() {
+    fn ticks_convert_to_times_in_order() {
         let clock = Clock::detect();
         let anchor = || Anchor { ticks: clock.ticks(), ns: now_ns() };
         let first = anchor();
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_gives_a_number() {
+    fn invalid_anchors_do_not_panic() {
         let anchor = |ticks, ns| Anchor { ticks, ns };
         for (first, last) in
             [(anchor(5, 5), anchor(5, 5)), (anchor(9, 9), anchor(0, 0)), (anchor(0, 0), anchor(1, u64::MAX))]

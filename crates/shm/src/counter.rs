@@ -37,7 +37,7 @@ impl<'a> Counter<'a> {
         Counter { line }
     }
 
-    /// Makes the counter what fresh memory would be if counters started at `value`. Before anybody reads it.
+    /// Makes the counter what fresh memory would be if counters started at `value`. Call it before any rank reads the counter.
     pub fn start_at(&self, value: u32) {
         self.line.store(Word { sequence: value, signature: 0 }, Edge::Count);
     }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn an_announcement_outlasts_counting() {
+    fn announcements_survive_publishing() {
         let line = Line::new();
         let counter = Counter::new(&line);
         let _ = counter.announce(1, CALL, &[1, 2, 3, 4, 5, 6, 7]);
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     #[cfg(debug_assertions)]
     #[should_panic(expected = "not past its value")]
-    fn counting_backwards_is_caught() {
+    fn decreasing_counters_are_caught() {
         let line = Line::new();
         let _ = Counter::new(&line).publish(5, CALL);
         let _ = Counter::new(&line).publish(4, CALL);

@@ -6,7 +6,7 @@ use std::time::Duration;
 pub(crate) const SLICE_MIN: Duration = Duration::from_micros(50);
 /// See [`SLICE_MIN`].
 pub(crate) const SLICE_MAX: Duration = Duration::from_millis(1);
-/// A wait whose sleep nobody ends early keeps to the shortest slice for this long.
+/// A wait whose sleeps end by time only uses the shortest slice for this long.
 pub(crate) const BRISK: Duration = Duration::from_millis(20);
 /// The pause between two calls of a poll hook.
 pub(crate) const POLL_HOOK: Duration = Duration::from_millis(50);

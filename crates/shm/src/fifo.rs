@@ -238,7 +238,7 @@ pub fn start_at(slots: &[Line], released: &Line, sequence: u32) {
     released.store(before, Edge::Credit);
 }
 
-/// What both ends know: the lines, and which message is next.
+/// The state of both ends: the lines, and the number of the next message.
 #[derive(Debug)]
 struct End<'a> {
     slots: &'a [Line],

@@ -9,7 +9,7 @@
 //!
 //! All atomics come from [`sync`], which replaces them with loom's under `--cfg loom`.
 //!
-//! Deliberately absent: plans, ranks and processes. This crate does not know who is at the other end of a line.
+//! Deliberately absent: plans, ranks and processes. This crate does not know the rank at the other end of a line.
 
 #[macro_use]
 #[doc(hidden)]

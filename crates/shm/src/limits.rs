@@ -9,9 +9,9 @@ use std::io::{self, Write};
 
 use rustix::process::{Resource, getrlimit};
 
-/// What is left to the program's own small allocations when something large is mapped.
+/// The address space reserved for small allocations when something large is mapped.
 const SPARE_BYTES: u64 = 8 << 20;
-/// The stack of a thread that hears or watches other ranks.
+/// The stack of a thread that receives from or monitors other ranks.
 pub const STACK_BYTES: usize = 512 << 10;
 
 /// The largest file, shared memory included, that this process may make; nothing if there is no limit.
@@ -23,7 +23,7 @@ pub fn file_bytes() -> Option<u64> {
     getrlimit(Resource::Fsize).current
 }
 
-/// Fails if a file of so many bytes would exceed the limit.
+/// Fails if a file of this many bytes would exceed the limit.
 pub fn fits_a_file(bytes: u64) -> io::Result<()> {
     match file_bytes() {
         Some(limit) if bytes > limit => {

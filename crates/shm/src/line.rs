@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_awaited_sequence_is_judged() {
+    fn only_the_awaited_sequence_is_compared() {
         let line = Line::new();
         line.store(Word { sequence: 4, signature: 9 }, Edge::Arrival);
         let poll = |sequence, signature| line.poll(Word { sequence, signature }, Edge::Arrival);

@@ -48,8 +48,8 @@ fn until_ready(mut poll: impl FnMut() -> Poll) {
     });
 }
 
-/// Looks a few times, then gives up. Loom would run two threads that wait for a third by turns for ever, so where there
-/// are three threads an execution in which nothing was seen ends early; others saw it.
+/// Polls a few times. Loom would let two threads that wait for a third alternate forever, so with three threads an execution in which the
+/// polls fail ends early; other executions cover success.
 fn is_seen(mut poll: impl FnMut() -> Poll) -> bool {
     (0..3).any(|_| match poll() {
         Poll::Pending => {
@@ -62,7 +62,7 @@ fn is_seen(mut poll: impl FnMut() -> Poll) -> bool {
     })
 }
 
-/// Memory that whoever owns it by the protocol touches without atomics.
+/// Memory that its owner, by the protocol, accesses without atomics.
 #[derive(Default)]
 struct Bulk(UnsafeCell<u64>);
 
@@ -73,12 +73,12 @@ unsafe impl Send for Bulk {}
 
 impl Bulk {
     fn write(&self, value: u64) {
-        // SAFETY: loom has checked that nobody else is in the cell.
+        // SAFETY: loom has checked that no other thread is in the cell.
         self.0.with_mut(|cell| unsafe { *cell = value });
     }
 
     fn read(&self) -> u64 {
-        // SAFETY: loom has checked that nobody writes the cell.
+        // SAFETY: loom has checked that no thread writes the cell.
         self.0.with(|cell| unsafe { *cell })
     }
 }
@@ -182,8 +182,8 @@ fn exchange(depth: usize, rounds: u64) {
     });
 }
 
-/// A writer announces one call after another, each counted in two steps; the reader checks header and bulk, and says when
-/// it is through, without which the next announcement would not be its to rely on.
+/// A writer announces one call after another, each counted in two steps; the reader checks header and bulk, and reports
+/// when it is done, after which the writer may overwrite them.
 fn announcements(calls: u32) {
     fn header(call: u32) -> [u64; PAYLOAD_WORDS] {
         [u64::from(call) + 10; PAYLOAD_WORDS]
@@ -244,8 +244,7 @@ fn asleep_at_once() -> WaitPolicy {
     WaitPolicy { spins: 0, yields: 0, timeout: Duration::from_secs(3600) }
 }
 
-/// One rank waits for what never comes, two give up: the waiter and both of them name the same culprit, whose last words
-/// can be read.
+/// One rank waits for a message that never arrives, two abort: all three name the same rank, whose message can be read.
 fn abort() {
     #[derive(Default)]
     struct Shared {
@@ -276,8 +275,8 @@ fn abort() {
     });
 }
 
-/// One writes a slot over and over, one reads it whenever it likes: what is read under a tag was written under it, and
-/// whoever has seen a tag sees no older one.
+/// One thread writes a slot repeatedly, one reads it at any time: values read under a tag were written under it, and after a tag no older one
+/// is read.
 fn slot(writes: u64) {
     let most = Arc::new(AtomicUsize::new(0));
     let seen = most.clone();
@@ -325,7 +324,7 @@ fn taken_back(before_writing: fn(), after_reading: fn()) {
 }
 
 #[test]
-fn loom_memory_that_is_taken_back() {
+fn loom_memory_taken_back() {
     taken_back(crate::sync::before_writing, crate::sync::after_reading);
 }
 
@@ -404,7 +403,7 @@ fn loom_waits_over_a_fifo() {
 
 #[test]
 #[should_panic(expected = "taken for good")]
-fn loom_memory_that_is_taken_back_without_a_fence() {
+fn loom_memory_taken_back_without_a_fence() {
     taken_back(|| (), || ());
 }
 

@@ -1,7 +1,7 @@
 //! Memory that ranks share: a memfd, zeroed, of a fixed size, mapped by each of them.
 //!
 //! One rank creates it ([`SharedMemory::create`]) and hands the descriptor to the others, which map the same pages
-//! ([`SharedMemory::from_fd`]). The descriptor may be closed once everybody has mapped; the pages live as long as any
+//! ([`SharedMemory::from_fd`]). The descriptor may be closed once all ranks have mapped it; the pages live as long as any
 //! mapping or descriptor does, so a killed rank leaks nothing.
 //!
 //! Two things make it safe to touch every byte later without a check:
@@ -10,7 +10,7 @@
 //!   control group have left is refused first. Shortage is an error here, never a SIGBUS or an out-of-memory kill at
 //!   some later store. The check and the allocation are two steps, so others who allocate at the same moment can
 //!   still defeat it.
-//! - The size is sealed before anybody else sees the descriptor, so that no rank can truncate the file under the
+//! - The size is sealed before any other process sees the descriptor, so that no rank can truncate the file under the
 //!   others. A descriptor without these seals is refused.
 //!
 //! Deliberately absent: what lies in the memory and who may touch it when, which the protocols above decide and the reason why only a raw pointer is offered; and placement on NUMA nodes: pages come from the node of
@@ -118,7 +118,7 @@ impl SharedMemory {
 
     /// Takes a range of pages out of what is shared, for good: from now on this mapping holds a copy of its own there,
     /// at the same addresses, and what others write goes where only they see it. What they are writing meanwhile may or
-    /// may not be in the copy. Other threads of this process may go on reading the range.
+    /// may not be in the copy. Other threads of this process may keep reading the range.
     ///
     /// Returns how many bytes were kept: where there is no memory for the rest of the copy, that rest is zeroed instead, which takes none
     /// until it is written.
@@ -195,8 +195,8 @@ impl SharedMemory {
         Ok(memory)
     }
 
-    /// Faults every page in through the mapping. Unlike fallocate this sees the advice to use huge pages, which is
-    /// where they come from when the system grants them to those who ask. Kernels before 5.14 do not know it.
+    /// Faults every page in through the mapping. Unlike fallocate, this follows the advice to use huge pages, which some
+    /// systems grant only on advice. Kernels before 5.14 do not support it.
     fn populate(&self) {
         self.advise(Advice::LinuxPopulateWrite);
     }
@@ -211,8 +211,8 @@ impl SharedMemory {
 impl Drop for SharedMemory {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            // SAFETY: The range was mapped by `map`, is unmapped only here, and whoever took its address was told
-            // that it ends with this value. Unmapping a valid range can only fail for want of map entries.
+            // SAFETY: The range was mapped by `map`, is unmapped only here, and by contract its address
+            // is not used after this value is dropped. Unmapping a valid range fails only if the kernel runs out of map entries.
             let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
         }
     }
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_private_is_no_longer_shared() {
+    fn private_memory_is_not_shared() {
         let page = rustix::param::page_size();
         let (one, fd) = SharedMemory::create("test", 4 * page).unwrap();
         let other = SharedMemory::from_fd(&fd, 4 * page).unwrap();
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn every_page_is_there_from_the_start() {
+    fn all_pages_are_resident_from_the_start() {
         let (_memory, fd) = SharedMemory::create("test", 1 << 20).unwrap();
         assert_eq!(fstat(&fd).unwrap().st_blocks * 512, 1 << 20);
     }
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_sealed_is_refused() {
+    fn unsealed_memory_is_refused() {
         let fd = sealable("test").unwrap();
         ftruncate(&fd, 4096).unwrap();
         let error = SharedMemory::from_fd(&fd, 4096).unwrap_err();

@@ -14,7 +14,7 @@ struct Hook {
     work: Box<dyn FnMut()>,
     /// When to call it next; nothing until the first wait that takes long.
     next: Option<Instant>,
-    /// What the hook panicked with. It is not called again then.
+    /// The payload of the hook's panic, after which it is not called again.
     panic: Option<Box<dyn Any + Send>>,
 }
 
@@ -25,7 +25,7 @@ thread_local! {
 /// Runs `calls` on this thread, and calls `work` every 50 ms while one of them waits. The hook may abort the communicator whose call
 /// waits, but not make another call on it.
 ///
-/// If the hook panics, the calls go on without it, and the panic resumes when they return. To end them sooner, abort the
+/// If the hook panics, the calls continue without it, and the panic resumes when they return. To end them sooner, abort the
 /// communicator first.
 pub fn while_waiting<R>(work: impl FnMut() + 'static, calls: impl FnOnce() -> R) -> R {
     struct Before(Option<Hook>);

@@ -11,7 +11,7 @@
 //! reader under the old tag may then find that value new, which callers take into account. Tags count up, so none is reused while a
 //! reader may load it.
 //!
-//! A reader gives up after some tries: the slot is being written, and a later read succeeds.
+//! A reader stops after some tries: the slot is being written, and a later read succeeds.
 //!
 //! Deliberately absent: more than one writer.
 
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_holds_if_the_tag_stayed() {
+    fn a_copy_is_valid_if_the_tag_is_unchanged() {
         let copy = |tag: u64, value: u64| {
             let slot = Slot::<1>::new();
             slot.write(tag, [value]);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_under_a_tag_was_written_under_it() {
+    fn values_read_under_a_tag_were_written_under_it() {
         const ROUNDS: u64 = if cfg!(miri) { 200 } else { 100_000 };
         let slot = Slot::<3>::new();
         assert_eq!(slot.read(), None);

@@ -19,8 +19,8 @@ const FIRST: u32 = u32::MAX - 1000;
 /// The signature of the message after the last.
 const END: u32 = 0;
 
-/// Short enough to make way on a busy machine, long enough to spin where there is a core for each.
-fn patience() -> WaitPolicy {
+/// Short enough to yield on a busy machine, long enough to spin where each rank has a core.
+fn wait_policy() -> WaitPolicy {
     WaitPolicy { spins: 200, yields: 20, timeout: Duration::from_secs(100) }
 }
 
@@ -32,7 +32,7 @@ fn scrambled(number: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
-/// What a message is, as both ends work out for themselves: its call, its protocol, its contents.
+/// A message, as both ends compute it independently: its call, its protocol, its contents.
 struct Message {
     signature: u32,
     is_packet: bool,
@@ -102,7 +102,7 @@ impl Way {
     }
 }
 
-/// Sends and receives by turns as far as each gets, so that neither way waits for the other to be done.
+/// Alternates between sending and receiving as far as possible, so that neither direction waits for the other.
 fn exchange(out: &Way, into: &Way, depth: usize, waiter: Waiter<'_>) {
     let mut sender = Sender::new(&out.slots, &out.released, depth).starting_at(FIRST);
     let mut receiver = Receiver::new(&into.slots, &into.released, depth).starting_at(FIRST);
@@ -144,7 +144,7 @@ fn exchange(out: &Way, into: &Way, depth: usize, waiter: Waiter<'_>) {
 fn both_ways(depth: usize) {
     let ways = [Way::new(depth, 1), Way::new(depth, 2)];
     let (abort, sleepers) = (Line::new(), Line::new());
-    let waiter = Waiter::new(&abort, &sleepers, patience());
+    let waiter = Waiter::new(&abort, &sleepers, wait_policy());
     std::thread::scope(|scope| {
         scope.spawn(|| exchange(&ways[0], &ways[1], depth, waiter));
         exchange(&ways[1], &ways[0], depth, waiter);
@@ -176,7 +176,7 @@ fn counters_of_several_ranks() {
     let lines: [Line; RANKS] = Default::default();
     lines.iter().for_each(|line| Counter::new(line).start_at(first));
     let (abort, sleepers) = (Line::new(), Line::new());
-    let waiter = Waiter::new(&abort, &sleepers, WaitPolicy { spins: 0, ..patience() });
+    let waiter = Waiter::new(&abort, &sleepers, WaitPolicy { spins: 0, ..wait_policy() });
     let number = |rank: usize, call: u32| scrambled((rank as u64) << 32 | u64::from(call));
     std::thread::scope(|scope| {
         for rank in 0..RANKS {

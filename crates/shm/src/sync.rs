@@ -130,7 +130,7 @@ mod pause {
         }
     }
 
-    /// Sleeps until somebody wakes `word`, unless its low half is no longer `seen`; at most for `time`.
+    /// Sleeps until another thread or process wakes `word`, unless its low half is no longer `seen`; at most for `time`.
     pub fn sleep_while(word: &AtomicU64, seen: u32, time: Duration) {
         let timeout = Timespec { tv_sec: time.as_secs() as Secs, tv_nsec: time.subsec_nanos() as Nsecs };
         // Not the private flag: the sleeper and its waker may be two processes.
@@ -191,7 +191,7 @@ mod tests {
     const FOREVER: Duration = Duration::from_secs(1000);
 
     #[test]
-    fn sleeps_on_the_low_half_only_while_it_is_what_was_seen() {
+    fn sleeps_only_while_the_low_half_is_unchanged() {
         let word = AtomicU64::new(7 << 32 | 5);
         sleep_while(&word, 7, FOREVER);
         sleep_while(&word, 5, Duration::from_micros(1));

@@ -21,10 +21,10 @@
 //! to `sleepers` and then the kernel compares the flag. To exclude that each misses the other, both would need a full
 //! fence between the two; on the publisher's side that is some 20 ns in every message, to speed up waits that have already
 //! taken a thousand times as long. Instead a sleep is bounded: a lost wake costs one slice, 1 ms at most. An abort wakes
-//! nobody: sleepers see it when their slice is over.
+//! no sleeper: they see it when their slice is over.
 //!
-//! A rank that is killed in its sleep stays counted. From then on wakes cost a system call each, and nothing else
-//! changes; memory that a dead rank had mapped is abandoned soon after anyway.
+//! A rank that is killed while it sleeps stays counted. From then on each wake costs a system call, and nothing else changes; the ranks
+//! abandon memory of a dead rank soon after.
 //!
 //! A wait that stops consumes nothing, so after [`Stop::Deadline`] the same wait may be started again: a warning
 //! on the way to an error is two waits.
@@ -182,17 +182,17 @@ impl<'a> Waiter<'a> {
     /// sleeps on the line `on`, or without one by time only, so that a change elsewhere is noticed within a slice.
     #[inline]
     pub fn wait_any(&self, on: Option<&Line>, attempt: impl FnMut() -> Poll) -> Result<(), Stop> {
-        self.wait_doubting(on.map_or(Park::Time, Park::Line), attempt, |_| None)
+        self.wait_with_check(on.map_or(Park::Time, Park::Line), attempt, |_| None)
     }
 
-    /// Waits as [`Waiter::wait_any`] does. After the spinning it also calls `doubt` in every round, with the length of the wait; a
-    /// [`Stop`] from there ends the wait.
+    /// Waits as [`Waiter::wait_any`] does. After the spin phase it also calls `check` in every round, with the time waited so
+    /// far; a [`Stop`] that it returns ends the wait.
     #[inline]
-    pub fn wait_doubting(
+    pub fn wait_with_check(
         &self,
         on: Park<'_>,
         mut attempt: impl FnMut() -> Poll,
-        mut doubt: impl FnMut(Duration) -> Option<Stop>,
+        mut check: impl FnMut(Duration) -> Option<Stop>,
     ) -> Result<(), Stop> {
         let WaitPolicy { spins, .. } = self.policy.on(on);
         for polls in 0..=spins {
@@ -205,7 +205,7 @@ impl<'a> Waiter<'a> {
                 Poll::Broken => return Err(Stop::Broken),
             }
         }
-        self.wait_on(on, &mut attempt, &mut doubt)
+        self.wait_on(on, &mut attempt, &mut check)
     }
 
     /// Wakes ranks that sleep on `line`, which has just changed. Nearly free when none does.
@@ -243,7 +243,7 @@ impl<'a> Waiter<'a> {
         &self,
         on: Park<'_>,
         attempt: &mut dyn FnMut() -> Poll,
-        doubt: &mut dyn FnMut(Duration) -> Option<Stop>,
+        check: &mut dyn FnMut(Duration) -> Option<Stop>,
     ) -> Result<(), Stop> {
         let began = Instant::now();
         let yields_max = self.policy.on(on).yields;
@@ -267,7 +267,7 @@ impl<'a> Waiter<'a> {
                     .filter(|_| !mutant!("abort-not-seen"))
                     .map(|code| Stop::Aborted { code, waited })
             };
-            if let Some(stop) = doubt(waited).or_else(aborted) {
+            if let Some(stop) = check(waited).or_else(aborted) {
                 return if attempt() == Poll::Ready { Ok(()) } else { Err(stop) };
             }
             let left = self.policy.timeout.saturating_sub(waited);
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_for_what_is_there_returns_at_once() {
+    fn satisfied_waits_return_at_once() {
         let (abort, sleepers) = (Line::new(), Line::new());
         let waiter =
             Waiter::new(&abort, &sleepers, WaitPolicy { spins: 0, yields: 0, timeout: Duration::ZERO });
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mismatch_is_seen_in_every_phase() {
+    fn mismatches_end_every_phase() {
         let (abort, sleepers, line) = (Line::new(), Line::new(), Line::new());
         for patience in policies(LONG) {
             let WaitPolicy { spins, yields, .. } = patience;
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_say_who_and_what_next() {
+    fn errors_name_the_rank_and_the_next_step() {
         let aborted = Stop::Aborted { code: code(2, 4), waited: Duration::ZERO };
         assert_eq!(
             aborted.to_string(),

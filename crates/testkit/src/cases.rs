@@ -5,7 +5,7 @@
 //! the inputs and, by the oracle, the outputs, both as bytes, so that a backend needs no type of its own for each type of
 //! element. A call that a plan cannot run is not a case ([`Case::skip`]); a backend skips, by name, what it cannot run.
 //!
-//! Deliberately absent: functions of the caller as reductions, which are code and not data.
+//! Not covered: user-defined reductions, which are code, not data.
 
 mod file;
 pub mod values;
@@ -108,7 +108,7 @@ impl Case {
         if !plan.groups.is_empty() {
             Some("the plan needs a switch that computes")
         } else if packets && algorithm == Algorithm::ExchangeLl {
-            Some("its messages carry their flags anyway")
+            Some("the messages of the plan carry their flags already")
         } else if packets && !steps().any(|step| step.outputs.iter().any(sends)) {
             Some("the plan sends no messages that could carry their flags")
         } else if !plan.aliasing.contains(&self.aliasing) && self.collective.root().is_none() {
@@ -173,7 +173,7 @@ impl Case {
         }
     }
 
-    /// Whether in place means that the smaller side lies in the larger.
+    /// Whether, in place, the smaller buffer is part of the larger.
     fn is_one_sided(&self) -> bool {
         use Collective::{AllGather, Gather, ReduceScatter, Scatter};
         matches!(self.collective, AllGather | ReduceScatter | Gather { .. } | Scatter { .. })
@@ -184,7 +184,7 @@ impl std::fmt::Display for Case {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Case { collective, ranks, counts, data_type, reduction, aliasing, memory, by } = self;
         let by = match by {
-            By::Chosen => "the plan that is chosen".to_owned(),
+            By::Chosen => "the chosen plan".to_owned(),
             By::Algorithm { algorithm, packets, lanes } => {
                 format!("{algorithm}{} with {lanes} lanes", if *packets { ":ll" } else { "" })
             }

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use weftlink_plan::layout::Tree;
 use weftlink_plan::{Algorithm, Collective, Layout, Plan, Recipe};
 
-/// An algorithm that does a collective on a layout.
+/// An algorithm for a collective on a layout.
 #[derive(Clone, Debug)]
 pub struct Case {
     /// The algorithm.
@@ -17,7 +17,7 @@ pub struct Case {
     pub collective: Collective,
     /// Its ranks.
     pub layout: Layout,
-    /// The layout in a few words.
+    /// A short description of the layout.
     pub on: String,
 }
 
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layouts_hold_all_ranks_and_every_algorithm_does_something() {
+    fn layouts_have_all_ranks_and_every_algorithm_has_cases() {
         for ranks in 1..=8 {
             for (on, layout) in layouts(ranks) {
                 assert_eq!(layout.ranks(), ranks, "{on}");
@@ -171,7 +171,7 @@ mod tests {
         for algorithm in Algorithm::ALL {
             assert!(
                 cases.iter().any(|case| case.algorithm == algorithm),
-                "{algorithm} does nothing on 4 ranks"
+                "{algorithm} has no case on 4 ranks"
             );
         }
         assert!(cases.len() < possible(4).len());

@@ -3,20 +3,19 @@
 //! The verifier proves that a plan is right; this module tries to make it fail. It shares no code with the
 //! verifier, the interpreter or the walk over loops, only the plan's types, so that no mistake is made twice.
 //!
-//! **What is run.** Every rank's lanes and every rank's user are actors. A scheduler picks one actor after another and
-//! lets it take one smallest action: pass one wait, take one message, reserve one slot, read one number, write one
+//! **Execution.** The lanes and the user of every rank are actors. A scheduler picks one actor after another and
+//! lets it take one atomic action: pass one wait, take one message, reserve one slot, read one number, write one
 //! number, publish one message or signal, release one slot. FIFOs have the depth that the plan says, and all memory
 //! is the memory that an executor would use: user buffers are the same in every call, scratch and slots the same in
 //! every tile.
 //!
-//! **The user** is the worst one that the contract allows: between calls it fills its buffers with garbage and checks
-//! whether anybody else touches them; it writes fresh input just before it enters the next call.
+//! **The user** is the worst that the contract allows: between calls it fills its buffers with garbage and checks that no rank touches
+//! them; it writes new input just before it enters the next call.
 //!
-//! **What is detected.** A deadlock, a wrong sum, ranks that disagree in a bit, an input that was changed, memory that was
-//! written after the call returned, a barrier left too early, messages that nobody
-//! took. Not detected: failures that none of the schedules provokes.
+//! **Detected failures:** deadlocks, wrong sums, ranks whose results differ in a bit, changed inputs, writes after the call returned,
+//! barriers left too early, messages that no rank received. A failure that none of the schedules provokes stays undetected.
 //!
-//! Deliberately absent: weak memory. Reads and writes take effect at once and in order.
+//! Not modelled: weak memory. Reads and writes take effect at once and in order.
 
 mod compile;
 mod fifo;
@@ -37,22 +36,22 @@ use weftlink_plan::{Aliasing, Plan};
 
 pub use flat::{Chaos, Malformed};
 pub use outcome::{Deadlock, Outcome, Stuck, Wrong};
-pub use schedule::{Schedule, Temperament};
+pub use schedule::{Policy, Schedule};
 
 /// How a plan is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Shape {
     /// Whether input and output are one buffer.
     pub aliasing: Aliasing,
-    /// How many calls follow one another.
+    /// Consecutive calls.
     pub calls: u32,
-    /// How many tiles each call has.
+    /// Tiles of each call.
     pub tiles: u32,
 }
 
 impl Shape {
-    /// The shapes that show what a plan does to itself: calls in a row, and more tiles than any FIFO has slots, under
-    /// each aliasing that the plan claims.
+    /// Shapes that make calls and tiles of a plan overlap: several calls, and more tiles than any FIFO has slots, for each aliasing that
+    /// the plan claims.
     pub fn of(plan: &Plan) -> Vec<Shape> {
         let depth = plan.channels.iter().map(|channel| channel.depth).max().unwrap_or(1);
         let both = |&aliasing| {
@@ -69,18 +68,18 @@ impl fmt::Display for Shape {
     }
 }
 
-/// A failure of a plan, with what it takes to reproduce it.
+/// A failure of a plan, and how to reproduce it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sighting {
-    /// How it was called.
+pub struct Failure {
+    /// The shape of the calls.
     pub shape: Shape,
-    /// The schedule; nothing if the plan could not even start.
+    /// The schedule; none if the plan could not start.
     pub schedule: Option<Schedule>,
     /// What happened; never [`Outcome::Ok`].
     pub outcome: Outcome,
 }
 
-impl fmt::Display for Sighting {
+impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({}", self.outcome, self.shape)?;
         if let Some(schedule) = self.schedule {
@@ -90,25 +89,25 @@ impl fmt::Display for Sighting {
     }
 }
 
-/// Runs a plan in every shape it claims, under `seeds` schedules of each temperament, until it goes wrong.
-pub fn hunt(plan: &Plan, seeds: u64) -> Option<Sighting> {
+/// Runs a plan in every shape that it claims, under `seeds` schedules of each policy, and returns the first failure.
+pub fn find_failure(plan: &Plan, seeds: u64) -> Option<Failure> {
     let mut prepared = Vec::new();
     for shape in Shape::of(plan) {
         match Chaos::prepare(plan, shape) {
             Ok(chaos) => prepared.push((shape, chaos)),
             Err(malformed) => {
-                return Some(Sighting { shape, schedule: None, outcome: Outcome::Malformed(malformed) });
+                return Some(Failure { shape, schedule: None, outcome: Outcome::Malformed(malformed) });
             }
         }
     }
-    // Seeds are the outer loop: most bad plans fail at once in some shape.
+    // Seeds are the outer loop: most bad plans fail with the first seed in some shape.
     for seed in 0..seeds {
-        for temperament in Temperament::ALL {
+        for policy in Policy::ALL {
             for (shape, chaos) in &prepared {
-                let schedule = Schedule { temperament, seed };
+                let schedule = Schedule { policy, seed };
                 let outcome = chaos.run(schedule);
                 if outcome != Outcome::Ok {
-                    return Some(Sighting { shape: *shape, schedule: Some(schedule), outcome });
+                    return Some(Failure { shape: *shape, schedule: Some(schedule), outcome });
                 }
             }
         }

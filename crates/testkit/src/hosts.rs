@@ -1,10 +1,10 @@
-//! Hosts for tests that need real ones: network namespaces of this machine, wired to a switch, which is a bridge in a
-//! namespace of its own. They have names, addresses and cables that can be pulled.
+//! Test hosts: network namespaces of this machine, connected to a bridge in a namespace of its own. They have host names and addresses,
+//! and their links can be taken down.
 //!
-//! A process that waits for the end of its input holds each namespace, so everything is gone when the test ends, however it
-//! ends. Nothing is named, mounted or wired outside of them: tests do not affect each other, and nothing has to be cleaned up.
+//! A process that waits for the end of its input keeps each namespace alive, so the kernel removes everything when the test ends, even if
+//! it crashes. Nothing outside the namespaces changes, so tests do not affect each other.
 //!
-//! It needs `unshare` and `nsenter` (util-linux), `hostname`, `ip` (iproute2), and either root or a kernel that allows unprivileged user
+//! Requires `unshare` and `nsenter` (util-linux), `hostname`, `ip` (iproute2), and either root or a kernel that allows unprivileged user
 //! namespaces.
 
 use std::ffi::OsStr;
@@ -14,31 +14,31 @@ use std::process::{Child, Command, Stdio};
 
 use crate::processes::command;
 
-/// Hosts that reach each other through one switch, by their `eth0`.
+/// Hosts whose `eth0` is connected to one switch.
 pub struct Hosts {
     switch: Namespace,
     hosts: Vec<Namespace>,
 }
 
-/// A namespace, as long as this lives.
+/// A namespace, which exists until this is dropped.
 struct Namespace {
     holder: Child,
-    /// The command that enters it, without its number and the program.
+    /// The command that enters it, without the pid and the program.
     enter: &'static [&'static str],
 }
 
 const ENTER: &[&str] = &["nsenter", "--net", "--uts", "--target"];
-/// Where wiring namespaces needs root in a user namespace.
+/// For unprivileged users, who are root in a user namespace.
 const ENTER_AS_USER: &[&str] = &["nsenter", "--user", "--preserve-credentials", "--net", "--uts", "--target"];
 
 /// Hosts have one-letter names.
 const HOSTS_MAX: usize = 26;
 
 impl Hosts {
-    /// This many hosts, named `a`, `b`, ...; or why there can be none here.
+    /// Creates `count` hosts, named `a`, `b`, ...; or says why this machine allows none.
     ///
     /// # Panics
-    /// If they are more than 26.
+    /// If `count` is above 26.
     pub fn new(count: usize) -> Result<Hosts, String> {
         assert!(count <= HOSTS_MAX, "hosts have one-letter names");
         let switch = Namespace::new(&[], "switch", ENTER)
@@ -68,34 +68,34 @@ impl Hosts {
         char::from(b'a' + host as u8).to_string()
     }
 
-    /// The address of a host's `eth0`.
+    /// The IPv4 address of a host's `eth0`.
     pub fn ipv4(host: usize) -> Ipv4Addr {
         Ipv4Addr::new(10, 7, 0, 1 + host as u8)
     }
 
-    /// The same in the other family.
+    /// The IPv6 address of a host's `eth0`.
     pub fn ipv6(host: usize) -> Ipv6Addr {
         Ipv6Addr::new(0xfd07, 0, 0, 0, 0, 0, 0, 1 + host as u16)
     }
 
-    /// A command that runs a program on a host, as the started process itself and not as a child of it.
+    /// A command that runs a program on a host. The spawned process is the program itself.
     pub fn command(&self, host: usize, program: impl AsRef<OsStr>) -> Command {
         let mut command = self.hosts[host].command();
         command.arg(program);
         command
     }
 
-    /// Words that, with the number of a host after them, begin a command that runs there.
+    /// A command prefix that, followed by [`Hosts::number`], runs a command on a host.
     pub fn remote_shell(&self) -> String {
         self.switch.enter.join(" ")
     }
 
-    /// The number of a host, for [`Hosts::remote_shell`].
+    /// The number of a host for [`Hosts::remote_shell`].
     pub fn number(&self, host: usize) -> u32 {
         self.hosts[host].holder.id()
     }
 
-    /// Changes the network of a host by a command of `ip`.
+    /// Runs `ip` on a host.
     ///
     /// # Panics
     /// If it fails.
@@ -103,21 +103,21 @@ impl Hosts {
         self.hosts[host].ip(arguments).unwrap_or_else(|why| panic!("{why}"));
     }
 
-    /// Wires two hosts to each other directly, by interfaces of this name.
+    /// Connects two hosts directly, by interfaces of this name.
     ///
     /// # Panics
-    /// If that fails.
+    /// If `ip` fails.
     pub fn wire(&self, [one, other]: [usize; 2], interface: &str) {
         let peer = self.number(other);
         self.ip(one, &format!("link add {interface} type veth peer name {interface} netns {peer}"));
     }
 
-    /// Pulls the cable of a host's `eth0`: it sees that there is none.
+    /// Takes down the link of a host's `eth0`. The host sees the loss of carrier.
     pub fn pull(&self, host: usize) {
         self.set_port(host, "down");
     }
 
-    /// Plugs it in again.
+    /// Brings the link up again.
     pub fn plug(&self, host: usize) {
         self.set_port(host, "up");
     }
@@ -139,7 +139,7 @@ impl Namespace {
         Namespace::held_by(command, name, enter)
     }
 
-    /// Another namespace that root of this one owns too.
+    /// A namespace with the same owner.
     fn another(&self, name: &str) -> Result<Namespace, String> {
         if self.enter == ENTER {
             return Namespace::new(&[], name, ENTER);
@@ -194,7 +194,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // Both fail only for a process that has ended already.
+        // Both fail only if the process has exited.
         let _ = self.holder.kill();
         let _ = self.holder.wait();
     }

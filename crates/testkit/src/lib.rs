@@ -1,16 +1,17 @@
-//! What Weft's tests share.
+//! Shared test support.
 //!
-//! [`cases`] are the calls that every backend must pass, and [`trace`] compares what it did with the plan. The oracle for the
+//! [`cases`] are the calls that every backend must pass, and [`trace`] compares the steps of a backend with the plan. The oracle for
 //! results is [`weftlink_plan::domain::elements::oracle`], the interpreter over real elements.
 //!
-//! [`chaos`] runs a plan on real numbers under hostile schedules; [`mutations`] makes all the small mistakes that a plan's author
-//! could make. Together they test the verifier: it must have refused every plan that fails under chaos. Their subjects are the [`catalogue`] of all that the algorithms can do, and [`plans`]
-//! that use what no built-in algorithm uses. [`promise`] is a second list of what each collective promises.
+//! [`chaos`] runs a plan on real numbers under hostile schedules; [`mutations`] makes the small mistakes that a plan's author
+//! could make. Together they test the verifier: it must have refused every plan that fails under chaos. Their subjects are the [`catalogue`]
+//! of all plans of the built-in algorithms, and [`plans`] with features that no built-in algorithm uses. [`promise`] is an independent
+//! definition of the results of each collective.
 //!
-//! [`hosts`] are network namespaces, for tests of ranks on several hosts. [`processes`] starts programs that inherit nothing from
-//! the shell in which the tests run, and [`ports`] reserves the ports at which they meet.
+//! [`hosts`] are network namespaces, for tests of ranks on several hosts. [`processes`] starts programs that inherit nothing from the shell
+//! in which the tests run, and [`ports`] reserves ports for their rendezvous.
 //!
-//! Deliberately absent: anything a user of Weft would need. No crate that is published depends on this one.
+//! No published crate depends on this one.
 
 pub mod cases;
 pub mod catalogue;
@@ -20,7 +21,7 @@ pub mod mutations;
 pub mod peak;
 pub mod plans;
 pub mod ports;
-#[allow(unsafe_code, reason = "what runs between fork and exec")]
+#[allow(unsafe_code, reason = "code between fork and exec")]
 pub mod processes;
 pub mod promise;
 pub mod trace;

@@ -1,7 +1,7 @@
-//! Every small mistake in a plan: each mutant differs from the plan in one thing.
+//! Small mistakes in a plan: each mutant differs from the plan in one detail.
 //!
-//! Some mutants are as good as the plan (a wait that was passed twice, two numbers added in the other order); which
-//! ones is for [`chaos`](crate::chaos) to find out.
+//! Some mutants are correct plans (a wait is passed twice, two numbers are added in the other order). [`chaos`](crate::chaos) tells which
+//! are not.
 
 mod index;
 mod step;
@@ -19,9 +19,9 @@ pub use turned::turned;
 pub struct Mutant {
     /// The plan.
     pub plan: Plan,
-    /// What sort of mistake, to count them by.
+    /// The kind of mistake, for statistics.
     pub kind: &'static str,
-    /// Where and what, as in `rank 1 lane 0 node [2]: dropped wait 0`; a node in a loop has a number for each level.
+    /// The place and the mistake, for example `rank 1 lane 0 node [2]: dropped wait 0`. A node in a loop has one index per level.
     pub description: String,
 }
 
@@ -66,7 +66,7 @@ impl Found {
     }
 }
 
-/// Mistakes that are no lane's.
+/// Mistakes outside lanes.
 fn whole(plan: &Plan, found: &mut Found) {
     let mut change = |kind: &'static str, description: String, change: &dyn Fn(&mut Plan)| {
         let mut mutant = plan.clone();
@@ -130,7 +130,7 @@ struct Site<'p> {
     lane: usize,
 }
 
-/// The way to a node: its position in the lane, then in each loop on the way.
+/// The path to a node: its position in the lane, then in each nested loop.
 type Path = Vec<usize>;
 
 impl Site<'_> {
@@ -164,7 +164,7 @@ impl Site<'_> {
         let nodes = &self.plan.programs[self.rank].lanes[self.lane].nodes;
         let Some(list) = list_at(nodes, way) else { return };
         let what = |what: &str| format!("node {path:?}: {what}");
-        // The way exists in the copy too, because it is a copy.
+        // The path exists in the copy as well.
         let mut in_list = |kind, done: &str, change: &dyn Fn(&mut Vec<Node>)| {
             self.change(found, kind, &what(done), |nodes| {
                 if let Some(list) = list_at_mut(nodes, way) {
@@ -200,7 +200,7 @@ impl Site<'_> {
         }
     }
 
-    /// Waits that are passed a step too late, signals that are given a step too early.
+    /// Waits that move to the next step, and signals that move to the previous step.
     fn moves(&self, step: &Step, path: &Path, paths: &[Path], found: &mut Found) {
         let nodes = &self.plan.programs[self.rank].lanes[self.lane].nodes;
         let is_step = |path: &&Path| matches!(node_at(nodes, path), Some(Node::Step(_)));
@@ -231,7 +231,7 @@ impl Site<'_> {
     }
 }
 
-/// The ways to all nodes, in the order they are written.
+/// The paths to all nodes, in program order.
 fn collect_paths(nodes: &[Node], way: &mut Path, paths: &mut Vec<Path>) {
     for (position, node) in nodes.iter().enumerate() {
         way.push(position);

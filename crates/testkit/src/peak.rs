@@ -1,12 +1,12 @@
-//! The highest memory use of this process, as the kernel counts it, for benchmarks.
+//! The peak memory use of this process, for benchmarks.
 
-/// Makes the kernel forget the highest memory use so far.
+/// Resets the kernel's record of the peak.
 pub fn reset() {
-    // Where /proc is not writable, the peaks are those since the start: never too low.
+    // Where /proc is not writable, the peak since the start remains, which is never too low.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 
-/// The highest memory use since, in MiB; no number where the kernel does not tell.
+/// The peak since the last reset in MiB; NaN where the kernel does not report it.
 pub fn mib() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

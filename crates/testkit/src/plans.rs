@@ -1,4 +1,4 @@
-//! Good plans that use what built-in algorithms use seldom or not yet, so that it is tested all the same.
+//! Correct plans with features that built-in algorithms use rarely or not at all.
 
 mod moves;
 mod switched;
@@ -10,7 +10,7 @@ use weftlink_plan::plan::{
 pub use moves::{barrier, exclusive_scan, messages, neighbours, scan};
 pub use switched::switched;
 
-/// All of them for so many ranks, in which sizes there are.
+/// All of these plans that exist for `ranks`.
 pub fn all(ranks: u32) -> Vec<Plan> {
     let mut plans = vec![push(ranks), split(ranks), switched(ranks), scan(ranks), exclusive_scan(ranks)];
     plans
@@ -22,8 +22,8 @@ pub fn all(ranks: u32) -> Vec<Plan> {
     plans
 }
 
-/// All-reduce by writing into the peers' scratch, which is reused in every tile: nobody begins the next tile before
-/// the peers have read this one.
+/// All-reduce by writing into the peers' scratch, which every tile reuses: a rank begins the next tile after its
+/// peers have read this one.
 pub fn push(ranks: u32) -> Plan {
     const WRITTEN: u32 = 0;
     const READ: u32 = 1;
@@ -51,8 +51,8 @@ pub fn push(ranks: u32) -> Plan {
     }
 }
 
-/// All-reduce by messages with a lane that sends and a lane that receives. They meet on one of the rank's own
-/// counters, because in place the one must not overwrite what the other still sends.
+/// All-reduce by messages with a lane that sends and a lane that receives. They synchronise on a counter
+/// of the rank, because in place the receiver must not overwrite what the sender still reads.
 pub fn split(ranks: u32) -> Plan {
     const SENT: u32 = 0;
     let mine = || Input::Local(Place::input(0));
@@ -75,7 +75,7 @@ pub fn split(ranks: u32) -> Plan {
     }
 }
 
-/// All-reduce by messages in which each rank adds the others' inputs to its own, so that results differ in the last bits.
+/// All-reduce by messages in which each rank adds the others' inputs to its own, so that results differ between ranks in the last bits.
 pub fn own_first(ranks: u32) -> Plan {
     let mine = || Input::Local(Place::input(0));
     let program = |rank| {

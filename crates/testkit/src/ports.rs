@@ -1,9 +1,8 @@
-//! Ports of the loopback at which tests let ranks meet.
+//! Loopback ports for the rendezvous of tests.
 //!
-//! A port that is found free by binding a socket and closing it may be somebody else's when the ranks listen. A reserved one
-//! stays bound to a socket that does not listen: the kernel gives it to nobody who asks for
-//! any port, and a listener that names it may have it, because both allow their address to be reused. Rust's
-//! `TcpListener` does, and so do Python's servers and torch's store.
+//! A port that was found by binding and closing a socket may be taken by the time the ranks listen. A reserved port stays bound to a socket
+//! that does not listen: the kernel does not hand it out for port 0, and a listener can bind it, because both sockets set `SO_REUSEADDR`.
+//! Rust's `TcpListener`, Python's servers and torch's store do.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::ops::RangeInclusive;
@@ -13,20 +12,20 @@ use std::sync::Mutex;
 use rustix::net::sockopt::set_socket_reuseaddr;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with};
 
-/// A port of 127.0.0.1 that nobody else gets while this lives.
+/// A port of 127.0.0.1, reserved until this is dropped.
 pub struct Port {
     /// Its number.
     pub number: u16,
     _socket: OwnedFd,
 }
 
-/// Ports that are kept until this process ends.
+/// Ports that are reserved until this process ends.
 static KEPT: Mutex<Vec<Port>> = Mutex::new(Vec::new());
 
-/// A port of 127.0.0.1 that nobody else gets while this process lives.
+/// A port of 127.0.0.1, reserved until this process ends.
 ///
 /// # Panics
-/// If there is none.
+/// If no port is free.
 pub fn reserved() -> u16 {
     let port = Port::reserve();
     let number = port.number;
@@ -34,7 +33,7 @@ pub fn reserved() -> u16 {
     number
 }
 
-/// The same as a range of one port, which is how ranks are told where to meet.
+/// The same as a range of one port, which is what a rendezvous address takes.
 pub fn reserved_range() -> RangeInclusive<u16> {
     let port = reserved();
     port..=port
@@ -62,14 +61,14 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     #[test]
-    fn a_reserved_port_is_for_the_listener_that_names_it() {
+    fn a_listener_can_bind_a_reserved_port() {
         let port = reserved();
         let others: Vec<u16> = (0..200).map(|_| reserved()).collect();
         assert!(!others.contains(&port));
         for _ in 0..2 {
             let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
             TcpStream::connect(("127.0.0.1", port)).unwrap();
-            assert!(TcpListener::bind(("127.0.0.1", port)).is_err(), "it is taken");
+            assert!(TcpListener::bind(("127.0.0.1", port)).is_err(), "it is in use");
             drop(listener);
         }
     }

@@ -1,11 +1,10 @@
-//! What each collective promises, written down a second time: the verifier has its own list, and two that agree are
-//! worth more than one that is used twice.
+//! The results of each collective, defined independently of the verifier's list, so that each checks the other.
 //!
-//! A barrier promises nothing about blocks; that nobody leaves early is for [`chaos`](crate::chaos) to see.
+//! A barrier has no blocks; [`chaos`](crate::chaos) checks that no rank leaves it early.
 
 use weftlink_plan::Collective;
 
-/// How many blocks a rank passes in and gets back, if it does.
+/// The number of input and output blocks of a rank.
 pub fn blocks(collective: &Collective, ranks: usize, rank: usize) -> (usize, usize) {
     let only = |root: u32, blocks: usize| if root as usize == rank { blocks } else { 0 };
     let count = |messages: &[(u32, u32)], side: fn(&(u32, u32)) -> u32| {
@@ -29,9 +28,9 @@ pub fn blocks(collective: &Collective, ranks: usize, rank: usize) -> (usize, usi
     }
 }
 
-/// Which blocks of whose inputs add up to a block of a rank's output: rank, block.
+/// The input blocks whose sum is a block of a rank's output, as (rank, block).
 pub fn parts(collective: &Collective, ranks: usize, rank: usize, block: usize) -> Vec<(usize, usize)> {
-    let everybodys = |block: usize| (0..ranks).map(|rank| (rank, block)).collect();
+    let of_all_ranks = |block: usize| (0..ranks).map(|rank| (rank, block)).collect();
     match *collective {
         Collective::Scan => (0..=rank).map(|rank| (rank, 0)).collect(),
         Collective::ExclusiveScan => (0..rank).map(|rank| (rank, 0)).collect(),
@@ -50,8 +49,8 @@ pub fn parts(collective: &Collective, ranks: usize, rank: usize, block: usize) -
             let from = (at[0] * size[1] + at[1]) * size[2] + at[2];
             vec![(from, 2 * dimension + usize::from(!behind))]
         }
-        Collective::AllReduce | Collective::Reduce { .. } => everybodys(0),
-        Collective::ReduceScatter => everybodys(rank),
+        Collective::AllReduce | Collective::Reduce { .. } => of_all_ranks(0),
+        Collective::ReduceScatter => of_all_ranks(rank),
         Collective::Broadcast { root } => vec![(root as usize, 0)],
         Collective::Scatter { root } => vec![(root as usize, rank)],
         Collective::AllGather | Collective::Gather { .. } => vec![(block, 0)],
@@ -59,8 +58,8 @@ pub fn parts(collective: &Collective, ranks: usize, rank: usize, block: usize) -
     }
 }
 
-/// Every rank's input, block after block: `length` tells how many elements a block of a rank has, and `number` each
-/// element, given its rank, block and place.
+/// Every rank's input, block after block: `length` returns the elements of a rank's block, and `number` an element, given its rank, block
+/// and position.
 pub fn inputs<T>(
     collective: &Collective,
     ranks: usize,
@@ -75,8 +74,7 @@ pub fn inputs<T>(
     (0..ranks).map(input).collect()
 }
 
-/// Every rank's output, as promised: `result` makes each element, given the ranks and blocks that add up to it and its
-/// place there.
+/// Every rank's output: `result` computes an element, given the ranks and blocks whose sum it is, and its position in them.
 pub fn outputs<T>(
     collective: &Collective,
     ranks: usize,

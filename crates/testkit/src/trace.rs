@@ -1,13 +1,12 @@
-//! The trace check: what a backend did, step by step, must be what the interpreter would do.
+//! The trace check: the steps of a backend must be a valid run of the interpreter.
 //!
-//! The interpreter has no schedule of its own, so a backend's order of steps over all ranks can be replayed in it: every
-//! step must be the lane's next one, and must be ready when its turn comes. That holds the compiled program to the
-//! plan's order and its synchronisation to the plan's.
+//! The interpreter has no schedule of its own, so it can replay a backend's order of steps over all ranks: every step must be the next of its
+//! lane, and must be ready at that point. This checks the order and the synchronisation of the compiled program.
 
 use weftlink_plan::interpret::{Access, Domain, Event, Machine, Shape};
 use weftlink_plan::{Cell, Spot, Verified};
 
-/// Replays one call's steps of all ranks, in the order they were taken.
+/// Replays the steps of all ranks in one call, in the order in which they ran.
 pub fn replay(plan: &Verified, shape: Shape, order: &[Event]) -> Result<(), String> {
     let mut machine = Machine::new(plan.well_formed(), shape, Nothing);
     for (position, taken) in order.iter().enumerate() {
@@ -25,7 +24,7 @@ pub fn replay(plan: &Verified, shape: Shape, order: &[Event]) -> Result<(), Stri
     }
 }
 
-/// Values and stamps of no interest.
+/// A domain without values and stamps.
 struct Nothing;
 
 impl Domain for Nothing {
@@ -47,7 +46,7 @@ mod tests {
     use weftlink_plan::{Algorithm, Aliasing, Cut, domain::elements::oracle, verify};
 
     #[test]
-    fn the_interpreters_own_order_is_right_and_others_are_not() {
+    fn replay_accepts_the_interpreters_order_and_no_other() {
         let plan = verify(Algorithm::Ring.plan(3, 2)).unwrap();
         let cut = Cut::new(100, 6, 16, 16);
         let shape = Shape { calls: 1, tiles: cut.tiles() as u32, aliasing: Aliasing::InPlace };

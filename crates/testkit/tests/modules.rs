@@ -31,7 +31,7 @@ fn modules_import_each_other_one_way() {
     }
 }
 
-/// Which top-level module of a crate imports which.
+/// The imports between top-level modules of a crate.
 fn graph(sources: &Path) -> Graph {
     let root = ["lib.rs", "main.rs"].map(|name| sources.join(name)).into_iter().find(|path| path.exists());
     let Some(root) = root else { return Graph::new() };
@@ -44,7 +44,7 @@ fn graph(sources: &Path) -> Graph {
         files.push(sources.join(format!("{module}.rs")));
         for file in files.iter().filter(|file| file.exists() && !file.ends_with("tests.rs")) {
             let text = without_tests(&fs::read_to_string(file).unwrap());
-            // What is directly below the root says `super` for it.
+            // In a top-level module, `super` is the root.
             let is_top = file.parent() == Some(sources)
                 || file.ends_with("mod.rs") && file.parent().unwrap().parent() == Some(sources);
             let prefixes: &[&str] = if is_top { &["crate::", "super::"] } else { &["crate::"] };
@@ -66,7 +66,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.unwrap().path()).flat_map(below).collect()
 }
 
-/// A source without comments and without what is compiled for tests only, which stands last.
+/// A source without comments and test-only code.
 fn without_tests(text: &str) -> String {
     let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
     let code: Vec<&str> = code.collect();
@@ -79,7 +79,7 @@ fn without_tests(text: &str) -> String {
     let mut lines = code[..end].iter();
     while let Some(line) = lines.next() {
         if *line == "#[cfg(test)]" {
-            // The one item that it is about, declared in a line.
+            // Skip the item, which is declared in one line.
             lines.by_ref().find(|line| !line.starts_with("#["));
         } else {
             kept.push(*line);
@@ -94,7 +94,7 @@ fn declared(line: &str) -> Option<String> {
     Some(line.strip_prefix("mod ")?.strip_suffix(';')?.to_owned())
 }
 
-/// Names that the root takes from its modules, by which others may import them.
+/// Names that the root re-exports from its modules.
 fn exported(root: &str, modules: &BTreeSet<String>) -> BTreeMap<String, String> {
     let mut exported = BTreeMap::new();
     for statement in root.split(';') {
@@ -111,7 +111,7 @@ fn exported(root: &str, modules: &BTreeSet<String>) -> BTreeMap<String, String> 
     exported
 }
 
-/// The first names after a prefix: of `crate::a::b` it is `a`, of `crate::{a::b, c}` they are `a` and `c`.
+/// The first names after a prefix: `a` in `crate::a::b`, `a` and `c` in `crate::{a::b, c}`.
 fn named(text: &str, prefix: &str) -> Vec<String> {
     let word = |text: &str| {
         text.chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect::<String>()

@@ -1,12 +1,10 @@
-//! Whatever goes wrong under chaos must have been refused.
+//! The verifier refuses every plan that fails under chaos.
 //!
-//! The subjects are the whole catalogue of two to four ranks and the plans by hand. Every mutant is given to the verifier;
-//! those it accepts are run under many schedules, and none may go wrong. Of those it refuses a few are run as well: most
-//! must be seen to go wrong, or chaos has gone blind. Some that chaos finds nothing wrong with are refused all the same; how
-//! many, and of which kind, is printed (`--nocapture`), to judge whether the verifier is too strict.
+//! The subjects are the whole catalogue of two to four ranks and the hand-written plans. The verifier checks every mutant; those that it
+//! accepts run under many schedules, and none may fail. A sample of the refused mutants runs as well: most must fail, or chaos detects too
+//! little. `--nocapture` prints the number and kinds of refused mutants that did not fail, which shows whether the verifier is too strict.
 //!
-//! There are more mutants than a test has time for, so of each subject's an evenly spread part is taken, the same every
-//! time; the more subjects there are, the fewer of each. With `WEFT_MUTANTS=all` in the environment all of them are, which takes many minutes.
+//! The test takes a fixed, evenly spread sample of each subject's mutants. `WEFT_MUTANTS=all` takes all of them, which needs many minutes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,25 +12,25 @@ use std::thread;
 
 use weftlink_plan::domain::elements::oracle_uneven;
 use weftlink_plan::{Algorithm, Cut, Plan, Refusal, Verified, verify, verify_by_classes};
-use weftlink_testkit::chaos::{Sighting, hunt};
+use weftlink_testkit::chaos::{Failure, find_failure};
 use weftlink_testkit::mutations::{Mutant, mutants, mutants_of, turned};
 use weftlink_testkit::plans::{self, credit, push, split};
 use weftlink_testkit::{catalogue, promise};
 
-/// How many schedules of each temperament and shape an accepted mutant must survive.
+/// Schedules of each policy and shape under which an accepted mutant must pass.
 const SEEDS: u64 = 8;
-/// How many mutants are taken of all subjects together, and how many of the refused ones among them are run.
+/// Mutants of all subjects together, and how many of the refused ones run.
 const MUTANTS: usize = 30_000;
 const REFUSED_RUN: usize = 3_000;
-/// How many mistakes are made by all ranks alike.
+/// Mistakes that are applied to all ranks.
 const TURNED: usize = 4_000;
-/// The share of those that is seen to go wrong at least, in percent, for all subjects and for any family of them.
+/// The smallest share of refused mutants that must fail, in percent, of all subjects and of each family.
 const BAD_PERCENT_MIN: usize = 85;
 const BAD_PERCENT_MIN_OF_FAMILY: usize = 50;
 
 /// A plan to be mutated.
 struct Subject {
-    /// The algorithm and the collective, to count by.
+    /// The algorithm and the collective, for statistics.
     family: String,
     name: String,
     plan: Plan,
@@ -51,20 +49,19 @@ fn subjects() -> Vec<Subject> {
         }
     }
     for subject in &mut subjects {
-        // A mutant that breaks its symmetry would be refused for that alone; with FIFOs of two slots a few tiles use each
-        // of them again.
+        // A mutant that breaks its symmetry would be refused for that alone. With two slots per FIFO, a few tiles reuse each of them.
         subject.plan.symmetry = None;
         subject.plan.channels.iter_mut().for_each(|channel| channel.depth = channel.depth.min(2));
     }
     subjects
 }
 
-/// Everybody's part of a total.
+/// The share of each subject in a total.
 fn each<T>(total: usize, subjects: &[T]) -> usize {
     total.div_ceil(subjects.len())
 }
 
-/// Some of the items, evenly spread but not in step with anything.
+/// A sample of the items, evenly spread with pseudo-random offsets.
 fn some<T>(items: Vec<T>, most: usize) -> Vec<T> {
     if items.len() <= most || std::env::var("WEFT_MUTANTS").is_ok_and(|which| which == "all") {
         return items;
@@ -81,16 +78,20 @@ fn some<T>(items: Vec<T>, most: usize) -> Vec<T> {
     items.into_iter().zip(picked).filter_map(|(item, picked)| picked.then_some(item)).collect()
 }
 
-/// Looks for a plan to go wrong; what a switch does is done by the rank that asked, since chaos has none.
-fn hunt_lowered(plan: &Plan, seeds: u64) -> Option<Sighting> {
-    if plan.groups.is_empty() { hunt(plan, seeds) } else { hunt(&plan.clone().without_switches(), seeds) }
+/// Looks for a failure of a plan, with switches replaced by messages, since chaos has none.
+fn find_failure_lowered(plan: &Plan, seeds: u64) -> Option<Failure> {
+    if plan.groups.is_empty() {
+        find_failure(plan, seeds)
+    } else {
+        find_failure(&plan.clone().without_switches(), seeds)
+    }
 }
 
 #[test]
-fn good_plans_go_right_and_are_accepted() {
+fn correct_plans_pass_and_are_accepted() {
     in_parallel(&subjects(), |Subject { name, plan, .. }| {
-        if let Some(sighting) = hunt_lowered(plan, SEEDS) {
-            panic!("{name}: {sighting}");
+        if let Some(failure) = find_failure_lowered(plan, SEEDS) {
+            panic!("{name}: {failure}");
         }
         verify(plan.clone()).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
         let lowered = plan.clone().without_switches();
@@ -99,7 +100,7 @@ fn good_plans_go_right_and_are_accepted() {
 }
 
 #[test]
-fn whatever_goes_wrong_was_refused() {
+fn failing_mutants_are_refused() {
     let subjects = subjects();
     let (most, run_most) = (each(MUTANTS, &subjects), each(REFUSED_RUN, &subjects));
     let counts = in_parallel(&subjects, |subject| (subject.family.clone(), judge(subject, most, run_most)));
@@ -113,17 +114,17 @@ fn whatever_goes_wrong_was_refused() {
     }
     println!("{:32} {total}", "all");
     for (kind, (times, example)) in &total.strict {
-        println!("    refused though nothing was seen: {times} x {kind}, as in {example}");
+        println!("    refused without a failure: {times} x {kind}, for example {example}");
     }
-    assert!(total.missed.is_empty(), "accepted plans go wrong:\n{}", total.missed.join("\n"));
-    assert!(total.bad * 100 >= total.run * BAD_PERCENT_MIN, "chaos sees too little: {total}");
+    assert!(total.missed.is_empty(), "accepted plans fail:\n{}", total.missed.join("\n"));
+    assert!(total.bad * 100 >= total.run * BAD_PERCENT_MIN, "chaos detects too few failures: {total}");
     for (family, count) in &families {
         let enough = count.bad * 100 >= count.run * BAD_PERCENT_MIN_OF_FAMILY;
-        assert!(enough, "chaos sees too little of {family}: {count}");
+        assert!(enough, "chaos detects too few failures of {family}: {count}");
     }
 }
 
-/// What the verifier and chaos say of so many of a subject's mutants.
+/// Checks up to `most` mutants of a subject with the verifier, and runs up to `run_most` of the refused ones.
 fn judge(subject: &Subject, most: usize, run_most: usize) -> Count {
     let mut count = Count::default();
     let mut refused = Vec::new();
@@ -137,14 +138,14 @@ fn judge(subject: &Subject, most: usize, run_most: usize) -> Count {
             Ok(proved) => proved,
         };
         count.accepted += 1;
-        let seen = hunt_lowered(&mutant.plan, SEEDS).map(|sighting| sighting.to_string());
+        let seen = find_failure_lowered(&mutant.plan, SEEDS).map(|failure| failure.to_string());
         if let Some(seen) = seen.or_else(|| uneven_blocks(&proved)) {
             count.missed.push(format!("{}: {}: {seen}", subject.name, mutant.description));
         }
     }
     for (Mutant { plan, kind, description }, refusal) in some(refused, run_most) {
         count.run += 1;
-        match hunt_lowered(&plan, 1) {
+        match find_failure_lowered(&plan, 1) {
             Some(_) => count.bad += 1,
             None => count.add_strict(kind, 1, || strict_example(&subject.name, &description, &refusal)),
         }
@@ -156,8 +157,8 @@ fn strict_example(name: &str, description: &str, refusal: &Refusal) -> String {
     format!("{name}: {description}: {refusal}")
 }
 
-/// Chaos has blocks of one length. A plan that is proved for blocks of different lengths is run on these by the oracle,
-/// which stops where lengths do not fit; this tells if the numbers are not as promised.
+/// Runs a plan that is proved for uneven blocks in the oracle, since the blocks of chaos have one length. Returns a description of a wrong
+/// result.
 fn uneven_blocks(plan: &Verified) -> Option<String> {
     if !plan.uneven {
         return None;
@@ -179,9 +180,9 @@ fn uneven_blocks(plan: &Verified) -> Option<String> {
     plan.aliasing.iter().find(wrong).map(|aliasing| format!("wrong for uneven blocks, {aliasing}"))
 }
 
-/// What is accepted although it has a mistake is a good start for a second one.
+/// Accepted mutants get a second mistake.
 #[test]
-fn whatever_is_accepted_with_two_mistakes_goes_right() {
+fn accepted_plans_with_two_mistakes_pass() {
     let mut plans = vec![credit(), push(2), split(2), plans::switched(2)];
     plans.extend([plans::barrier(3), plans::exclusive_scan(3), plans::messages(2, &[(0, 1), (1, 0)])]);
     plans.extend([Algorithm::OneShot.plan(2, 1), Algorithm::TwoShot.plan(2, 1)]);
@@ -190,9 +191,9 @@ fn whatever_is_accepted_with_two_mistakes_goes_right() {
     let accepted = in_parallel(&once, |first| {
         let twice = mutants(&first.plan).into_iter().filter(is_accepted);
         let check = |second: Mutant| {
-            let sighting = hunt_lowered(&second.plan, 2);
+            let failure = find_failure_lowered(&second.plan, 2);
             let Mutant { plan, description, .. } = second;
-            sighting.map_or(1, |seen| panic!("{}: {}; {description}: {seen}", plan.name, first.description))
+            failure.map_or(1, |seen| panic!("{}: {}; {description}: {seen}", plan.name, first.description))
         };
         twice.map(check).sum::<usize>()
     });
@@ -201,16 +202,16 @@ fn whatever_is_accepted_with_two_mistakes_goes_right() {
     assert!(accepted > 300, "only {accepted} plans with two mistakes are accepted");
 }
 
-/// A mistake that all ranks make alike leaves a plan symmetric; classes must judge it as ranks do.
+/// A mistake that all ranks make keeps a plan symmetric: verification by classes and by ranks must agree.
 #[test]
-fn classes_judge_mistakes_as_ranks_do() {
+fn classes_and_ranks_give_the_same_verdict() {
     let cases: Vec<_> =
         (2..=6).flat_map(catalogue::all).map(|case| (case.to_string(), case.plan())).collect();
     let symmetric: Vec<_> = cases.into_iter().filter(|(_, plan)| plan.symmetry.is_some()).collect();
     let most = each(TURNED, &symmetric);
     let judged = in_parallel(&symmetric, |(name, plan)| {
         let (mut accepted, mut refused) = (0, 0);
-        // What another rank does wrong is the same, turned.
+        // By symmetry, mistakes of rank 0 are enough.
         for mutant in some(mutants_of(plan, 0), most) {
             let Some(everywhere) = turned(plan, &mutant.plan) else { continue };
             match (verify(everywhere.clone()), verify_by_classes(everywhere)) {
@@ -228,7 +229,7 @@ fn classes_judge_mistakes_as_ranks_do() {
     });
     let (accepted, refused) = judged.iter().fold((0, 0), |sum, each| (sum.0 + each.0, sum.1 + each.1));
     println!(
-        "of {} symmetric plans, mistakes made alike by all: {accepted} accepted, {refused} refused",
+        "mistakes of all ranks in {} symmetric plans: {accepted} accepted, {refused} refused",
         symmetric.len()
     );
     assert!(accepted > 20 && refused > TURNED / 2, "{accepted} accepted, {refused} refused");
@@ -238,12 +239,12 @@ fn classes_judge_mistakes_as_ranks_do() {
 struct Count {
     all: usize,
     accepted: usize,
-    /// Refused mutants that were run, and those of them that were seen to go wrong.
+    /// Refused mutants that ran, and those of them that failed.
     run: usize,
     bad: usize,
-    /// Refused although nothing was seen, by kind, with an example.
+    /// Refused mutants that did not fail, by kind, with an example.
     strict: BTreeMap<&'static str, (usize, String)>,
-    /// Accepted and seen to go wrong.
+    /// Accepted mutants that failed.
     missed: Vec<String>,
 }
 
@@ -270,7 +271,7 @@ impl std::fmt::Display for Count {
         let wrong = missed.len();
         write!(
             f,
-            "{all} mutants, {accepted} accepted, {wrong} of these wrong; {bad} of {run} refused seen wrong"
+            "{all} mutants, {accepted} accepted, {wrong} of these failed; {bad} of {run} refused ones failed"
         )
     }
 }

@@ -1,6 +1,5 @@
-//! The fuzzer starts from plans that use every field and every collective: the files in `fuzz/corpus/plan` with a name.
-//! `make bless` writes what the algorithms and the plans by hand are now. Older plans are seeds as good as new ones, so all
-//! that is asked of the files is that together they still cover everything.
+//! The seeds of the fuzzer, the JSON files in `fuzz/corpus/plan`, cover every field and every collective. `make bless` adds the current plans.
+//! Older plans remain useful seeds, so the test checks only the coverage of all files together.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,11 +10,11 @@ use weftlink_plan::plan::Agreement;
 use weftlink_plan::{Algorithm, Collective, Layout, Plan, verify};
 use weftlink_testkit::{catalogue, plans};
 
-/// Whether a plan has something.
+/// Whether a plan has a feature.
 type Has = fn(&Plan) -> bool;
 
 #[test]
-fn the_fuzzer_starts_from_every_kind_of_plan() {
+fn fuzz_seeds_cover_every_kind_of_plan() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/plan");
     if std::env::var_os("WEFT_BLESS").is_some() {
         std::fs::create_dir_all(&folder).unwrap();
@@ -53,7 +52,7 @@ fn written() -> BTreeMap<String, Plan> {
         seeds.insert(format!("{}-{}-{}.json", plan.name, plan.collective.name(), plan.ranks), plan);
     }
     for collective in catalogue::collectives(2) {
-        // One algorithm each: the fuzzer finds its way from there.
+        // One algorithm per collective is enough for the fuzzer.
         let done = |plan: &Plan| plan.collective.name() == collective.name();
         let mut doing =
             Algorithm::ALL.into_iter().filter_map(|algorithm| algorithm.flat(&collective, 2, 1).ok());
@@ -68,7 +67,7 @@ fn written() -> BTreeMap<String, Plan> {
     seeds
 }
 
-/// The plan with FIFOs that the fuzzer's target thinks worth proving.
+/// The plan with FIFOs shallow enough for the fuzz target to prove.
 fn shallow(mut plan: Plan) -> Plan {
     plan.channels.iter_mut().for_each(|channel| channel.depth = channel.depth.min(2));
     plan

@@ -1,5 +1,5 @@
 //! Two invariants of the sources: lock-free code takes its atomics from `shm/src/sync.rs`, where loom can replace them, and `knobs` alone
-//! reads the environment. Each exception is a file with its reason; one that is no longer needed is an error until it is taken off the list.
+//! reads the environment. Each exception is a file with its reason; the test fails on an exception that is no longer needed.
 //! Unit tests do not count.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -7,15 +7,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Files that use `std::sync::atomic` directly. None of them shares memory between ranks, or orders other memory by it in a way that loom
-/// would have to check.
+/// Files that use `std::sync::atomic` directly. None of these atomics is in memory that ranks share, or orders accesses that loom would have to
+/// check.
 const ATOMICS: &[(&str, &str)] = &[
-    (
-        "bootstrap/src/fork.rs",
-        "read in a child after fork, where nothing but atomics may be touched; all relaxed",
-    ),
+    ("bootstrap/src/fork.rs", "read in a child after fork, where only atomics are safe; all relaxed"),
     ("bootstrap/src/group.rs", "a flag of one process; all relaxed"),
-    ("bootstrap/src/monitor.rs", "flags of one process: a thread is asked to end, a link has ended"),
+    ("bootstrap/src/monitor.rs", "flags of one process: a stop request, a closed link"),
     ("bootstrap/src/monitor/thread.rs", "the same flags"),
     (
         "comm/src/racy_copy.rs",
@@ -29,19 +26,19 @@ const ATOMICS: &[(&str, &str)] = &[
     ("cli/src/sim/accuracy.rs", "hands rows to threads; relaxed"),
     ("python/src/communicator.rs", "counts pending calls; relaxed"),
     ("python/src/torch/group.rs", "numbers calls; relaxed"),
-    ("python/src/torch/lanes.rs", "counts parts of a call down; what they leave is under a mutex"),
+    ("python/src/torch/lanes.rs", "counts the remaining parts of a call; their results are under a mutex"),
 ];
 
 /// Files outside `knobs` that read environment variables.
 const ENVIRONMENT: &[(&str, &str)] = &[
     ("shm/src/mutants.rs", "which planted defect is on; only in builds of `make mutants`"),
-    ("bootstrap/src/environment.rs", "what other launchers set: Slurm, Open MPI, MPICH, torchrun"),
-    ("bootstrap/src/launcher.rs", "what `weft run` sets for its ranks; no setting of people's"),
+    ("bootstrap/src/environment.rs", "variables of other launchers: Slurm, Open MPI, MPICH, torchrun"),
+    ("bootstrap/src/launcher.rs", "variables that `weft run` sets for its ranks; not user settings"),
     ("comm/src/communicator/cores.rs", "LOCAL_WORLD_SIZE, which torchrun sets"),
     ("cli/src/knobs.rs", "names that look like settings, for `weft knobs`"),
     ("cli/src/bench/args.rs", "a default of `weft bench`, beside its flag"),
-    ("cli/src/run/args.rs", "variables that people ask `weft run` to pass on"),
-    ("cli/src/run/environment.rs", "OMP_NUM_THREADS, which `weft run` sets unless people do"),
+    ("cli/src/run/args.rs", "variables that `weft run` forwards on request"),
+    ("cli/src/run/environment.rs", "OMP_NUM_THREADS, which `weft run` sets unless the user does"),
     ("cli/src/run/mod.rs", "names that look like settings"),
     ("cli/src/screen.rs", "COLUMNS and the locale"),
     ("cli/src/run/program.rs", "PATH"),
@@ -70,7 +67,7 @@ fn compare(found: Vec<String>, listed: &[(&str, &str)], advice: &str) {
         .map(|(file, _)| *file)
         .filter(|file| !found.iter().any(|found| found == file))
         .collect();
-    assert!(gone.is_empty(), "{gone:?}: no longer needed; take it off the list");
+    assert!(gone.is_empty(), "{gone:?}: no longer needed; remove it from the list");
 }
 
 /// Source files, by their path below `crates`, whose code contains one of these.
@@ -92,7 +89,7 @@ fn files_with(words: &[&str], counts: impl Fn(&str) -> bool) -> Vec<String> {
     found
 }
 
-/// The lines of a file that are neither comments nor unit tests, which stand last.
+/// The lines of a file up to its unit tests, without comments.
 fn code(text: &str) -> impl Iterator<Item = &str> {
     let lines: Vec<&str> = text.lines().collect();
     let is_test = |at: &usize| {

@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What must not know transports, below `crates/comm/src`.
+/// Sources below `crates/comm/src` that must not name a transport.
 const UNAWARE: [&str; 6] = ["engine", "compile", "compile.rs", "layout.rs", "choose", "choose.rs"];
 
 #[test]
@@ -15,14 +15,14 @@ fn the_engine_names_no_transport() {
     let transports = transports(&sources.join("transport"));
     assert_eq!(transports, ["cma", "shared_memory", "tcp"], "are all transports found?");
     let files: Vec<PathBuf> = UNAWARE.iter().flat_map(|path| files(&sources.join(path))).collect();
-    assert!(files.len() > UNAWARE.len(), "the engine is not where it was");
+    assert!(files.len() > UNAWARE.len(), "the engine has moved");
     for file in files {
         let named = named(&fs::read_to_string(&file).unwrap(), &transports);
         assert_eq!(named, None, "{} names a transport", file.display());
     }
 }
 
-/// The modules that declare what a transport can do.
+/// The modules that declare the capabilities of a transport.
 fn transports(folder: &Path) -> Vec<String> {
     let declares = |path: &PathBuf| {
         let path = if path.is_dir() { path.join("mod.rs") } else { path.clone() };
@@ -62,7 +62,7 @@ fn named(text: &str, transports: &[String]) -> Option<String> {
 }
 
 #[test]
-fn names_are_found() {
+fn transport_names_are_found() {
     let transports = ["shared_memory", "tcp"].map(str::to_owned);
     for text in ["use crate::transport::tcp;", "SendPort::Tcp(port) => {}", "fn drain(it: &mut TcpTransport)"]
     {

@@ -32,7 +32,7 @@ fn calls_that_overlap_with_computing() {
     assert_eq!(printed, "every rank holds [1018.0, 1014.0, 1010.0, 1006.0, 1002.0, 998.0, 994.0, 990.0]\n");
 }
 
-/// What an example prints. Cargo puts it into the folder `examples` beside the one that this test is in.
+/// The output of an example. Cargo builds it into the folder `examples` beside that of this test.
 fn printed(example: &str) -> String {
     let built = env::current_exe().unwrap().parent().unwrap().with_file_name("examples").join(example);
     assert!(

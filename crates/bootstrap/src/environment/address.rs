@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::launchers::Told;
+use super::launchers::LauncherInfo;
 use super::{EnvironmentError, Launcher, Variables, nodelist};
 use crate::rendezvous_address::RendezvousAddress;
 
@@ -15,34 +15,37 @@ const NAME_BYTES_MAX: usize = 107;
 
 const RENDEZVOUS: &str = "WEFT_RENDEZVOUS";
 
-pub(super) fn of(variables: &Variables<'_>, told: &Told) -> Result<RendezvousAddress, EnvironmentError> {
+pub(super) fn of(
+    variables: &Variables<'_>,
+    info: &LauncherInfo,
+) -> Result<RendezvousAddress, EnvironmentError> {
     if let Some(text) = variables.text(RENDEZVOUS)? {
         return rendezvous(&text);
     }
     if let Some(host) = variables.text("MASTER_ADDR")? {
         return beside_torch(variables, host);
     }
-    if variables.is_set("MASTER_PORT") && matches!(told.launcher, Launcher::Torchrun | Launcher::Variables) {
+    if variables.is_set("MASTER_PORT") && matches!(info.launcher, Launcher::Torchrun | Launcher::Variables) {
         let advice = "They are the address of rank 0's host and a port there";
         return Err(EnvironmentError::Missing { present: "MASTER_PORT", missing: "MASTER_ADDR", advice });
     }
     // A job of one meets nobody, and one whose launcher names no job could meet another.
-    if told.local_size == Some(told.size) || told.size == 1 {
-        let job = match (&told.job, told.size) {
+    if info.local_size == Some(info.size) || info.size == 1 {
+        let job = match (&info.job, info.size) {
             (Some(job), _) => job.clone(),
             (None, 1) => format!("alone-{}", variables.around.process),
-            (None, _) => return Err(no_address(told)),
+            (None, _) => return Err(no_address(info)),
         };
-        return Ok(RendezvousAddress::Abstract(name(told.launcher, &job, variables.around.user)));
+        return Ok(RendezvousAddress::Abstract(name(info.launcher, &job, variables.around.user)));
     }
-    match told.launcher {
-        Launcher::Slurm => slurm(variables, told),
-        _ => Err(no_address(told)),
+    match info.launcher {
+        Launcher::Slurm => slurm(variables, info),
+        _ => Err(no_address(info)),
     }
 }
 
-fn no_address(told: &Told) -> EnvironmentError {
-    let (launcher, example) = match told.launcher {
+fn no_address(info: &LauncherInfo) -> EnvironmentError {
+    let (launcher, example) = match info.launcher {
         Launcher::OpenMpi => {
             ("mpirun", "mpirun -x WEFT_RENDEZVOUS=host0:29500 -n 8 --host host0:4,host1:4 PROGRAM")
         }
@@ -63,7 +66,7 @@ fn no_address(told: &Told) -> EnvironmentError {
              MASTER_ADDR and MASTER_PORT as torch has them",
         ),
     };
-    EnvironmentError::NoAddress { launcher, size: told.size, example }
+    EnvironmentError::NoAddress { launcher, size: info.size, example }
 }
 
 /// `host:port`, `host:port-port`, `[IPv6]:port`.
@@ -120,10 +123,10 @@ fn beside_torch(variables: &Variables<'_>, host: String) -> Result<RendezvousAdd
 }
 
 /// The first host of the step has its first rank, unless tasks were distributed arbitrarily.
-fn slurm(variables: &Variables<'_>, told: &Told) -> Result<RendezvousAddress, EnvironmentError> {
+fn slurm(variables: &Variables<'_>, info: &LauncherInfo) -> Result<RendezvousAddress, EnvironmentError> {
     let name =
         if variables.is_set("SLURM_STEP_NODELIST") { "SLURM_STEP_NODELIST" } else { "SLURM_JOB_NODELIST" };
-    let Some(list) = variables.text(name)? else { return Err(no_address(told)) };
+    let Some(list) = variables.text(name)? else { return Err(no_address(info)) };
     let host = nodelist::expand(&list).and_then(|hosts| hosts.into_iter().next());
     let host = host.ok_or(EnvironmentError::Unreadable {
         name,
@@ -131,7 +134,7 @@ fn slurm(variables: &Variables<'_>, told: &Told) -> Result<RendezvousAddress, En
         wanted: "a list of hosts such as node[01-03,7]",
     })?;
     let room = u64::from(JOB_PORTS.end() - JOB_PORTS.start() + 1) / u64::from(PORTS_TRIED);
-    let slot = (hash(told.job.as_deref().unwrap_or_default()) % room) as u16;
+    let slot = (hash(info.job.as_deref().unwrap_or_default()) % room) as u16;
     let first = JOB_PORTS.start() + slot * PORTS_TRIED;
     Ok(RendezvousAddress::Tcp { host, ports: first..=first + PORTS_TRIED - 1 })
 }

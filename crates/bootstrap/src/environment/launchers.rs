@@ -3,7 +3,7 @@
 use super::{EnvironmentError, Launcher, Variables, nodelist};
 
 /// What a launcher told, but for where to meet.
-pub(super) struct Told {
+pub(super) struct LauncherInfo {
     pub(super) launcher: Launcher,
     pub(super) rank: usize,
     pub(super) size: usize,
@@ -20,33 +20,33 @@ pub(super) const PARENT: &str = "parent-";
 const RANKS_MAX: usize = 1 << 20;
 
 /// The innermost launcher's word.
-pub(super) fn read(variables: &Variables<'_>) -> Result<Told, EnvironmentError> {
+pub(super) fn read(variables: &Variables<'_>) -> Result<LauncherInfo, EnvironmentError> {
     let by_name = variables.is_set("WEFT_JOB")
         || variables.is_set("TORCHELASTIC_RUN_ID")
         || variables.is_set("TORCHELASTIC_RESTART_COUNT");
     let pair = (variables.is_set("RANK"), variables.is_set("WORLD_SIZE"));
     let below = below(variables)?;
-    let told = match (pair, below) {
+    let info = match (pair, below) {
         ((true, true), None) => named(variables)?,
         ((true, true), Some((below, variable))) => {
-            let told = named(variables)?;
-            if !by_name && (told.rank, told.size) != (below.rank, below.size) {
+            let info = named(variables)?;
+            if !by_name && (info.rank, info.size) != (below.rank, below.size) {
                 return Err(EnvironmentError::Conflict {
-                    one: format!("RANK={} of WORLD_SIZE={}", told.rank, told.size),
+                    one: format!("RANK={} of WORLD_SIZE={}", info.rank, info.size),
                     other: format!("{variable}={} of {}", below.rank, below.size),
                     advice: "unset RANK and WORLD_SIZE, if they are left over from something else, or the other's variables",
                 });
             }
             // The launcher below knows more: which host, which job.
-            if by_name { told } else { below }
+            if by_name { info } else { below }
         }
         (_, Some((below, _))) => below,
         ((true, false), None) => return Err(missing("RANK", "WORLD_SIZE")),
         ((false, true), None) => return Err(missing("WORLD_SIZE", "RANK")),
         ((false, false), None) => return Err(EnvironmentError::Nobody),
     };
-    check(&told)?;
-    Ok(told)
+    check(&info)?;
+    Ok(info)
 }
 
 fn missing(present: &'static str, missing: &'static str) -> EnvironmentError {
@@ -55,7 +55,7 @@ fn missing(present: &'static str, missing: &'static str) -> EnvironmentError {
 }
 
 /// A launcher that has variables of its own, and the one that says the rank.
-fn below(variables: &Variables<'_>) -> Result<Option<(Told, &'static str)>, EnvironmentError> {
+fn below(variables: &Variables<'_>) -> Result<Option<(LauncherInfo, &'static str)>, EnvironmentError> {
     // An allocation's shell has SLURM_PROCID too; only a step of srun has a number of its own.
     let srun = variables.is_set("SLURM_PROCID") && variables.is_set("SLURM_STEP_ID");
     // Under srun --mpi=pmi2 or pmix both are set. Hydra sets local ranks of its own, srun does not.
@@ -75,29 +75,29 @@ fn below(variables: &Variables<'_>) -> Result<Option<(Told, &'static str)>, Envi
     }))
 }
 
-fn check(told: &Told) -> Result<(), EnvironmentError> {
+fn check(info: &LauncherInfo) -> Result<(), EnvironmentError> {
     let conflict = |one: String, other: String| {
         Err(EnvironmentError::Conflict { one, other, advice: "one of them is not of this job" })
     };
-    if told.size == 0 || told.size > RANKS_MAX {
-        let value = told.size.to_string();
+    if info.size == 0 || info.size > RANKS_MAX {
+        let value = info.size.to_string();
         return Err(EnvironmentError::Unreadable {
-            name: names(told.launcher)[1],
+            name: names(info.launcher)[1],
             value,
             wanted: "a number of ranks, from 1 to 1048576",
         });
     }
-    let [rank, size, local_rank, local_size] = names(told.launcher);
-    if told.rank >= told.size {
-        return conflict(format!("{rank}={}", told.rank), format!("{size}={}", told.size));
+    let [rank, size, local_rank, local_size] = names(info.launcher);
+    if info.rank >= info.size {
+        return conflict(format!("{rank}={}", info.rank), format!("{size}={}", info.size));
     }
-    if let (Some(one), Some(of)) = (told.local_rank, told.local_size)
+    if let (Some(one), Some(of)) = (info.local_rank, info.local_size)
         && one >= of
     {
         return conflict(format!("{local_rank}={one}"), format!("{local_size}={of}"));
     }
-    match told.local_size {
-        Some(of) if of > told.size => conflict(format!("{local_size}={of}"), format!("{size}={}", told.size)),
+    match info.local_size {
+        Some(of) if of > info.size => conflict(format!("{local_size}={of}"), format!("{size}={}", info.size)),
         _ => Ok(()),
     }
 }
@@ -129,14 +129,14 @@ fn required(
     variables.number(missing)?.ok_or(EnvironmentError::Missing { present, missing, advice })
 }
 
-fn named(variables: &Variables<'_>) -> Result<Told, EnvironmentError> {
+fn named(variables: &Variables<'_>) -> Result<LauncherInfo, EnvironmentError> {
     let (launcher, job) = match (variables.text("WEFT_JOB")?, variables.text("TORCHELASTIC_RUN_ID")?) {
         (Some(job), _) => (Launcher::WeftRun, Some(job)),
         (None, Some(run)) => (Launcher::Torchrun, Some(run)),
         (None, None) if variables.is_set("TORCHELASTIC_RESTART_COUNT") => (Launcher::Torchrun, None),
         (None, None) => (Launcher::Variables, None),
     };
-    Ok(Told {
+    Ok(LauncherInfo {
         launcher,
         rank: required(variables, "WORLD_SIZE", "RANK")?,
         size: required(variables, "RANK", "WORLD_SIZE")?,
@@ -146,14 +146,14 @@ fn named(variables: &Variables<'_>) -> Result<Told, EnvironmentError> {
     })
 }
 
-fn open_mpi(variables: &Variables<'_>) -> Result<Told, EnvironmentError> {
+fn open_mpi(variables: &Variables<'_>) -> Result<LauncherInfo, EnvironmentError> {
     let [rank, size, local_rank, local_size] = names(Launcher::OpenMpi);
     // Version 4 names the job to ORTE, all versions to PMIx.
     let job = match variables.text("PMIX_NAMESPACE")? {
         Some(job) => Some(job),
         None => variables.text("OMPI_MCA_ess_base_jobid")?,
     };
-    Ok(Told {
+    Ok(LauncherInfo {
         launcher: Launcher::OpenMpi,
         rank: required(variables, rank, rank)?,
         size: required(variables, rank, size)?,
@@ -163,7 +163,7 @@ fn open_mpi(variables: &Variables<'_>) -> Result<Told, EnvironmentError> {
     })
 }
 
-fn hydra(variables: &Variables<'_>) -> Result<Told, EnvironmentError> {
+fn hydra(variables: &Variables<'_>) -> Result<LauncherInfo, EnvironmentError> {
     let [rank, size, local_rank, local_size] = names(Launcher::Hydra);
     let mut job = None;
     for name in ["I_MPI_HYDRA_UUID", "PMI_JOBID", "PMI_PORT", "WEFT_JOB"] {
@@ -177,7 +177,7 @@ fn hydra(variables: &Variables<'_>) -> Result<Told, EnvironmentError> {
         job = job.or(Some(format!("{PARENT}{}", variables.around.parent)));
     }
     let local_rank = variables.number(local_rank)?;
-    Ok(Told {
+    Ok(LauncherInfo {
         launcher: Launcher::Hydra,
         rank: required(variables, rank, rank)?,
         size,
@@ -192,7 +192,7 @@ fn without_size(
     variables: &Variables<'_>,
     rank: &'static str,
     job: &'static str,
-) -> Result<Told, EnvironmentError> {
+) -> Result<LauncherInfo, EnvironmentError> {
     let size = variables.first_number(&["PMI_SIZE", "WORLD_SIZE"])?;
     let (_, size) = size.ok_or(EnvironmentError::Missing {
         present: rank,
@@ -200,7 +200,7 @@ fn without_size(
         advice: "This launcher does not tell how many ranks there are: set WORLD_SIZE for all ranks, and WEFT_RENDEZVOUS \
                  to host:port of rank 0",
     })?;
-    Ok(Told {
+    Ok(LauncherInfo {
         launcher: Launcher::Pmi,
         rank: required(variables, rank, rank)?,
         size,
@@ -210,7 +210,7 @@ fn without_size(
     })
 }
 
-fn slurm(variables: &Variables<'_>) -> Result<Told, EnvironmentError> {
+fn slurm(variables: &Variables<'_>) -> Result<LauncherInfo, EnvironmentError> {
     let size = variables.first_number(&["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"])?;
     let (_, size) = match size {
         Some(size) => size,
@@ -237,7 +237,7 @@ fn slurm(variables: &Variables<'_>) -> Result<Told, EnvironmentError> {
         advice: "srun sets both: start the job afresh, or unset what is left over",
     })?;
     let step = variables.text("SLURM_STEP_ID")?.unwrap_or_default();
-    Ok(Told {
+    Ok(LauncherInfo {
         launcher: Launcher::Slurm,
         rank: required(variables, "SLURM_PROCID", "SLURM_PROCID")?,
         size,

@@ -31,8 +31,8 @@ fn refused(text: &str) -> String {
 }
 
 fn who(text: &str) -> (Launcher, usize, usize, Option<usize>, Option<usize>, String) {
-    let told = read(text).unwrap_or_else(|error| panic!("{text}: {error}"));
-    (told.launcher, told.rank, told.size, told.local_rank, told.local_size, told.address.to_string())
+    let info = read(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+    (info.launcher, info.rank, info.size, info.local_rank, info.local_size, info.address.to_string())
 }
 
 const TORCHRUN: &str = "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 MASTER_ADDR=10.0.0.1 MASTER_PORT=29400 \
@@ -48,8 +48,8 @@ const SRUN: &str = "SLURM_PROCID=5 SLURM_NTASKS=8 SLURM_LOCALID=1 SLURM_NODEID=1
 
 #[test]
 fn torchrun_keeps_its_port() {
-    let told = who(TORCHRUN);
-    assert_eq!(told, (Launcher::Torchrun, 5, 8, Some(1), Some(4), "10.0.0.1:29401-29416".into()));
+    let info = who(TORCHRUN);
+    assert_eq!(info, (Launcher::Torchrun, 5, 8, Some(1), Some(4), "10.0.0.1:29401-29416".into()));
     let last = TORCHRUN.replace("29400", "65534");
     assert_eq!(who(&last).5, "10.0.0.1:65535");
     let none = TORCHRUN.replace("29400", "65535");
@@ -62,18 +62,18 @@ fn torchrun_keeps_its_port() {
 fn weft_run_tells_where() {
     let text = format!("{TORCHRUN} WEFT_JOB=w-1 WEFT_RENDEZVOUS=127.0.0.1:4000 WEFT_SECRET=0123456789abcdef");
     assert_eq!(who(&text), (Launcher::WeftRun, 5, 8, Some(1), Some(4), "127.0.0.1:4000".into()));
-    let told = read(&text).unwrap();
-    assert!(!told.secret_is_guessable);
-    assert_eq!(told.secret.bytes(), b"0123456789abcdef");
-    assert_eq!(format!("{:?}", told.secret), "Secret(..)");
+    let info = read(&text).unwrap();
+    assert!(!info.secret_is_guessable);
+    assert_eq!(info.secret.bytes(), b"0123456789abcdef");
+    assert_eq!(format!("{:?}", info.secret), "Secret(..)");
 }
 
 #[test]
 fn mpi_on_one_host_needs_no_address() {
-    let told = who(OPEN_MPI);
-    assert_eq!(told, (Launcher::OpenMpi, 1, 2, Some(1), Some(2), "@weft-open-mpi-406978561-1000".into()));
-    let told = who(MPICH);
-    assert_eq!(told, (Launcher::Hydra, 1, 2, Some(1), Some(2), "@weft-mpiexec-parent-41-1000".into()));
+    let info = who(OPEN_MPI);
+    assert_eq!(info, (Launcher::OpenMpi, 1, 2, Some(1), Some(2), "@weft-open-mpi-406978561-1000".into()));
+    let info = who(MPICH);
+    assert_eq!(info, (Launcher::Hydra, 1, 2, Some(1), Some(2), "@weft-mpiexec-parent-41-1000".into()));
     let intel = format!("{MPICH} I_MPI_HYDRA_UUID=740b0000-c619");
     assert_eq!(who(&intel).5, "@weft-mpiexec-740b0000-c619-1000");
 }
@@ -90,8 +90,8 @@ fn mpi_on_several_hosts_is_told_how() {
     );
     let error = refused("PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1");
     assert!(error.contains("mpiexec -genv WEFT_RENDEZVOUS host0:29500"), "{error}");
-    let told = who("PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1 MASTER_ADDR=h MASTER_PORT=1");
-    assert_eq!(told.5, "h:2-17");
+    let info = who("PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1 MASTER_ADDR=h MASTER_PORT=1");
+    assert_eq!(info.5, "h:2-17");
     assert!(refused("RANK=0 WORLD_SIZE=2").contains("127.0.0.1:29500 if all are on one host"));
 }
 
@@ -99,11 +99,11 @@ fn mpi_on_several_hosts_is_told_how() {
 fn launchers_that_do_not_tell_the_size() {
     let error = refused("PMIX_RANK=1 PMIX_NAMESPACE=prte-1");
     assert!(error.starts_with("PMIX_RANK is set, but WORLD_SIZE is not."), "{error}");
-    let told = who("PMIX_RANK=1 PMIX_NAMESPACE=prte-1@1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2");
-    assert_eq!((told.0, told.1, told.2), (Launcher::Pmi, 1, 2));
-    assert!(told.5.starts_with("@weft-pmi-prte-1_1-"), "{}", told.5);
-    let told = who("PMI_ID=1 PMI_PORT=h:1 WORLD_SIZE=2 WEFT_RENDEZVOUS=h:5");
-    assert_eq!((told.0, told.1, told.2, told.5), (Launcher::Pmi, 1, 2, "h:5".into()));
+    let info = who("PMIX_RANK=1 PMIX_NAMESPACE=prte-1@1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2");
+    assert_eq!((info.0, info.1, info.2), (Launcher::Pmi, 1, 2));
+    assert!(info.5.starts_with("@weft-pmi-prte-1_1-"), "{}", info.5);
+    let info = who("PMI_ID=1 PMI_PORT=h:1 WORLD_SIZE=2 WEFT_RENDEZVOUS=h:5");
+    assert_eq!((info.0, info.1, info.2, info.5), (Launcher::Pmi, 1, 2, "h:5".into()));
     assert!(refused("PMI_ID=1 PMI_PORT=h:1").contains("WORLD_SIZE is not"));
 }
 
@@ -138,23 +138,23 @@ fn srun_meets_at_the_first_host() {
 
 #[test]
 fn torch_is_told_what_it_is_not_told() {
-    let told = |text: &str| {
-        let told = reading(text, torch::for_torch).unwrap_or_default();
-        told.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+    let info = |text: &str| {
+        let info = reading(text, torch::for_torch).unwrap_or_default();
+        info.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
     };
     let srun = "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 MASTER_ADDR=node01 MASTER_PORT=";
-    assert!(told(SRUN).starts_with(srun), "{}", told(SRUN));
-    assert!(told(&format!("{SRUN} MASTER_ADDR=b MASTER_PORT=7")).ends_with("LOCAL_WORLD_SIZE=4"));
+    assert!(info(SRUN).starts_with(srun), "{}", info(SRUN));
+    assert!(info(&format!("{SRUN} MASTER_ADDR=b MASTER_PORT=7")).ends_with("LOCAL_WORLD_SIZE=4"));
     let mpi = "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=";
-    assert!(told(OPEN_MPI).starts_with(mpi) && told(MPICH).starts_with(mpi));
-    assert_ne!(told(OPEN_MPI), told(&OPEN_MPI.replace("406978561", "406978562")));
+    assert!(info(OPEN_MPI).starts_with(mpi) && info(MPICH).starts_with(mpi));
+    assert_ne!(info(OPEN_MPI), info(&OPEN_MPI.replace("406978561", "406978562")));
     // On several hosts nobody knows where rank 0 is, unless it is said.
     let several = MPICH.replace("SIZE=2", "SIZE=4");
-    assert!(told(&several).starts_with("RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_PORT="));
-    let said = told(&format!("{several} WEFT_RENDEZVOUS=host0:4000"));
+    assert!(info(&several).starts_with("RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_PORT="));
+    let said = info(&format!("{several} WEFT_RENDEZVOUS=host0:4000"));
     assert!(said.ends_with("MASTER_ADDR=host0 MASTER_PORT=4000"), "{said}");
-    assert_eq!(told(TORCHRUN), "");
-    assert_eq!(told("HOME=here"), "");
+    assert_eq!(info(TORCHRUN), "");
+    assert_eq!(info("HOME=here"), "");
 }
 
 #[test]
@@ -248,9 +248,9 @@ fn addresses() {
 
 #[test]
 fn secrets_from_files_and_from_nothing() {
-    let told = read(&format!("{TORCHRUN} WEFT_SECRET_FILE=/secret")).unwrap();
-    assert_eq!(told.secret.bytes(), b"0123456789abcdef0123456789abcdef", "without the newline");
-    assert!(!told.secret_is_guessable);
+    let info = read(&format!("{TORCHRUN} WEFT_SECRET_FILE=/secret")).unwrap();
+    assert_eq!(info.secret.bytes(), b"0123456789abcdef0123456789abcdef", "without the newline");
+    assert!(!info.secret_is_guessable);
     let error = refused(&format!("{TORCHRUN} WEFT_SECRET_FILE=/none"));
     assert!(error.starts_with("WEFT_SECRET_FILE=/none cannot be read: No such file."), "{error}");
     let error = refused(&format!("{TORCHRUN} WEFT_SECRET_FILE=/short"));
@@ -290,8 +290,8 @@ proptest! {
             "SLURM_STEP_ID", "SLURM_STEP_NODELIST", "WEFT_RENDEZVOUS", "MASTER_ADDR", "MASTER_PORT",
         ];
         let text: Vec<String> = values.iter().map(|(name, value)| format!("{}={value}", NAMES[*name])).collect();
-        if let Ok(told) = read(&text.join(" ")) {
-            prop_assert!(told.rank < told.size);
+        if let Ok(info) = read(&text.join(" ")) {
+            prop_assert!(info.rank < info.size);
         }
     }
 }

@@ -17,13 +17,13 @@ pub(super) fn for_torch(
     around: &EnvironmentSource<'_>,
 ) -> Result<Vec<(&'static str, String)>, EnvironmentError> {
     let variables = Variables { around };
-    let told = launchers::read(&variables)?;
+    let info = launchers::read(&variables)?;
     let number = |number: usize| Some(number.to_string());
     // All ranks of a job come to the same port, and jobs of one host to different ones where their launcher names them.
     let ports = u64::from(JOB_PORTS.end() - JOB_PORTS.start()) + 1;
-    let job = told.job.as_deref().filter(|job| !job.starts_with(PARENT)).unwrap_or_default();
+    let job = info.job.as_deref().filter(|job| !job.starts_with(PARENT)).unwrap_or_default();
     let port = JOB_PORTS.start() + (hash(job) % ports) as u16;
-    let (host, port) = match address::of(&variables, &told) {
+    let (host, port) = match address::of(&variables, &info) {
         Ok(RendezvousAddress::Tcp { host, ports }) => (Some(host), *ports.start()),
         Ok(RendezvousAddress::Abstract(_) | RendezvousAddress::Path(_)) => {
             (Some("127.0.0.1".to_owned()), port)
@@ -31,10 +31,10 @@ pub(super) fn for_torch(
         Err(_) => (None, port),
     };
     let all = [
-        ("RANK", number(told.rank)),
-        ("WORLD_SIZE", number(told.size)),
-        ("LOCAL_RANK", told.local_rank.and_then(number)),
-        ("LOCAL_WORLD_SIZE", told.local_size.and_then(number)),
+        ("RANK", number(info.rank)),
+        ("WORLD_SIZE", number(info.size)),
+        ("LOCAL_RANK", info.local_rank.and_then(number)),
+        ("LOCAL_WORLD_SIZE", info.local_size.and_then(number)),
         ("MASTER_ADDR", host),
         ("MASTER_PORT", number(port.into())),
     ];

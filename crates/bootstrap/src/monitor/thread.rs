@@ -207,8 +207,8 @@ impl Inner {
         if let Err(error) = started
             && let Some(connection) = take(&shared)
         {
-            static TOLD: Once = Once::new();
-            TOLD.call_once(|| tracing::warn!(target: "weft::meet", "{}", limits::no_thread(&error)));
+            static LOGGED: Once = Once::new();
+            LOGGED.call_once(|| tracing::warn!(target: "weft::meet", "{}", limits::no_thread(&error)));
             self.serve(connection, HELLO_WITHOUT_THREAD);
         }
     }

@@ -10,7 +10,7 @@ const PIECE_BYTES: usize = 64 << 10;
 /// One side's connections.
 pub(crate) struct Side {
     streams: Vec<TcpStream>,
-    /// What is sent or received, which stays the same memory.
+    /// The data to send or receive, always in the same memory.
     buffer: Vec<u8>,
 }
 

@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What is asked for. Cargo adds `--bench`.
+/// The command line. Cargo adds `--bench`.
 fn options() -> Result<Options, String> {
     let mut options = Options {
         messages: true,

@@ -102,8 +102,8 @@ impl Samples {
                     (false, true) => "! ",
                     (false, false) => "  ",
                 };
-                let told = median.map_or("-".to_owned(), |ns| format!("{:.1}", ns / 1e3));
-                format!("{told:>0$}{marks}", width(way) - 2)
+                let text = median.map_or("-".to_owned(), |ns| format!("{:.1}", ns / 1e3));
+                format!("{text:>0$}{marks}", width(way) - 2)
             };
             let cells: String = ways.iter().zip(&medians).map(cell).collect();
             println!("{:>9}{cells}", size(bytes));

@@ -25,7 +25,7 @@ type Sample = (&'static str, String, usize, f64);
 pub(crate) fn messages(options: &Options, samples: &mut Samples) -> Result<(), String> {
     let sides = bare::connected(options.streams, options.bytes_max).map_err(|error| error.to_string())?;
     let sides: Vec<_> = sides.into_iter().map(|side| std::sync::Mutex::new(Some(side))).collect();
-    let told = on_hosts(2, 1, options, |comm| {
+    let results = on_hosts(2, 1, options, |comm| {
         let rank = comm.rank();
         pin(rank, 2);
         let side = sides[rank].lock().map(|mut side| side.take());
@@ -33,7 +33,7 @@ pub(crate) fn messages(options: &Options, samples: &mut Samples) -> Result<(), S
         exchange(comm, &mut side, options)
     })?;
     // The sender's samples, which include the answer.
-    for (group, way, bytes, ns) in told.into_iter().next().unwrap_or_default() {
+    for (group, way, bytes, ns) in results.into_iter().next().unwrap_or_default() {
         samples.add(group, &way, bytes, ns);
     }
     Ok(())
@@ -43,7 +43,7 @@ fn exchange(mut comm: Communicator, side: &mut bare::Side, options: &Options) ->
     let is_first = comm.rank() == 0;
     let mut samples = Vec::new();
     let failed = |error: std::io::Error| error.to_string();
-    let told = |error: Error| error.to_string();
+    let message = |error: Error| error.to_string();
     let mut buffer = vec![1_u8; options.bytes_max.max(8)];
     for _ in 0..=options.repetitions {
         for (way, polls) in [(PLAIN, false), (POLLED, true)] {
@@ -54,7 +54,7 @@ fn exchange(mut comm: Communicator, side: &mut bare::Side, options: &Options) ->
         for _ in 0..ROUND_TRIPS {
             send(&mut comm, &mut buffer[..8], 0)
                 .and_then(|()| send(&mut comm, &mut buffer[..8], 1))
-                .map_err(told)?;
+                .map_err(message)?;
         }
         let ns = began.elapsed().as_nanos() as f64 / ROUND_TRIPS as f64;
         samples.push((THERE_AND_BACK, WEFT.to_owned(), 8, ns));
@@ -68,9 +68,9 @@ fn exchange(mut comm: Communicator, side: &mut bare::Side, options: &Options) ->
             }
             let began = Instant::now();
             for _ in 0..times {
-                send(&mut comm, &mut buffer[..bytes], 0).map_err(told)?;
+                send(&mut comm, &mut buffer[..bytes], 0).map_err(message)?;
             }
-            send(&mut comm, &mut buffer[..1], 1).map_err(told)?;
+            send(&mut comm, &mut buffer[..1], 1).map_err(message)?;
             let ns = began.elapsed().as_nanos() as f64 / times as f64;
             samples.push((STREAM, WEFT.to_owned(), bytes, ns));
         }
@@ -95,13 +95,13 @@ pub(crate) fn all_reduces(
     group: &str,
     samples: &mut Samples,
 ) -> Result<Vec<(usize, String)>, String> {
-    let told = on_hosts(hosts * per_host, per_host, options, |comm| {
+    let results = on_hosts(hosts * per_host, per_host, options, |comm| {
         pin(comm.rank(), comm.size());
         reduce(comm, options).map_err(|error| error.to_string())
     })?;
-    let chosen = told.first().map(|(chosen, _)| chosen.clone()).unwrap_or_default();
+    let chosen = results.first().map(|(chosen, _)| chosen.clone()).unwrap_or_default();
     // A call ends when the last rank has finished.
-    let ranks: Vec<Vec<Sample>> = told.into_iter().map(|(_, samples)| samples).collect();
+    let ranks: Vec<Vec<Sample>> = results.into_iter().map(|(_, samples)| samples).collect();
     for (at, (_, way, bytes, _)) in
         ranks.iter().flat_map(|samples| samples.iter().enumerate()).take(ranks[0].len())
     {

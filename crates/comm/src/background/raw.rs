@@ -56,7 +56,7 @@ impl RawBuffers {
                 "an in-place buffer has one length, but its input has {input_length} elements and its output {output_length}"
             )));
         }
-        // SAFETY: the caller's promise: the buffers have these lengths, the output is this call's alone, and nobody writes the
+        // SAFETY: the caller's promise: the buffers have these lengths, the output is this call's alone, and nothing else writes the
         // input.
         let buffers: Buffers<'a> = unsafe {
             let output = from_raw_parts_mut(here(output), output_bytes);
@@ -138,7 +138,7 @@ impl Background {
     /// rank's part of a [`Window`](crate::Window) counts as symmetric.
     ///
     /// # Safety
-    /// Until `done` runs, the output is this call's alone, nobody writes the input, and both may be used from any thread. The buffers
+    /// Until `done` runs, the output is this call's alone, nothing writes the input, and both may be used from any thread. The buffers
     /// have the stated lengths, are initialised, and do not overlap unless they are the same. The results are valid values of
     /// the type that the caller reads there.
     pub unsafe fn start_raw(

@@ -210,7 +210,7 @@ algorithm = \"ring\"
     }
 
     #[test]
-    fn a_file_replaces_what_it_mentions() {
+    fn tuning_files_override_listed_collectives() {
         let table = Table::measured(2).parse(FILE, 2).unwrap();
         assert_eq!(choice(&table, Memory::Ordinary, 100), (Algorithm::ExchangeLl, false));
         assert_eq!(choice(&table, Memory::Ordinary, 101), (Algorithm::Ring, true));
@@ -225,7 +225,7 @@ algorithm = \"ring\"
     }
 
     #[test]
-    fn mistakes_are_told_with_their_line() {
+    fn errors_have_line_numbers() {
         for (from, to, line, told) in [
             ("\"exchange-ll\"", "\"rign\"", 6, "unknown algorithm `rign`. Did you mean `ring`?"),
             ("\"ring:ll\"", "\"ring:simple\"", 12, "may be ll, not \"simple\""),

@@ -1,7 +1,7 @@
 //! Aborting a communicator on purpose, from any thread, while another thread is in a call; and what else a background's worker
 //! needs of a communicator.
 //!
-//! The aborting rank writes what it did into the payload of its departure line, seven words that nobody else writes, and then
+//! The aborting rank writes what it did into the payload of its departure line, seven words that no other rank writes, and then
 //! sets the abort word with release. A rank that finds the abort word set for such a reason reads the note after it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -17,8 +17,8 @@ use super::Communicator;
 use crate::abort_note::{ended_by, note};
 use crate::error::Error;
 
-/// Aborts a communicator on purpose. It keeps the memory that it writes to, so it may outlive the communicator; then nobody
-/// reads what it writes.
+/// Aborts a communicator on purpose. It keeps the memory that it writes to, so it may outlive the communicator; then no
+/// rank reads what it writes.
 pub(crate) struct AbortHandle {
     rank: u32,
     waiter: Waiter<'static>,
@@ -71,7 +71,7 @@ impl Communicator {
 
     pub(crate) fn abort_handle(&self) -> AbortHandle {
         let departure = self.shared.departures[self.rank];
-        let report = Box::new(self.bootstrap.teller());
+        let report = Box::new(self.bootstrap.notifier());
         let (rank, waiter, memory) = (self.rank as u32, self.shared.waiter, Arc::clone(&self.control));
         AbortHandle { rank, waiter, departure, note_written: false, report, _memory: memory }
     }

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cores_are_divided_among_those_who_use_them() {
+    fn cores_are_divided_among_ranks() {
         let own = |all: &[&[u8]], of_job| share(all[0], all.iter().copied(), of_job);
         assert_eq!(own(&[&[0b11], &[0b11]], 0), 1, "unbound");
         assert_eq!(own(&[&[0b01], &[0b10]], 2), 1, "bound to one each");
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_used_is_what_the_system_says() {
+    fn usable_cores_match_the_system() {
         let cores = usable().iter().map(|byte| byte.count_ones() as usize).sum::<usize>();
         assert!(cores >= available(), "{cores}");
     }

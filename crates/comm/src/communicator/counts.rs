@@ -126,21 +126,21 @@ impl Communicator {
             false => (&lengths.output, &lengths.input),
         };
         let own = own.first().copied().unwrap_or(0);
-        let told = [[fitted.shape.count as u64, elements.code, elements.count(own)]];
+        let row = [[fitted.shape.count as u64, elements.code, elements.count(own)]];
         let tag = COUNTS | u32::from(kind(request.collective));
         let root_rank = root as u32;
         // The longest block, whether a rank disagrees, which rank, and the counts and types of both.
         let mut found = [0_u64; 7];
         if self.rank == root {
-            let mut heard = vec![[0_u64; 3]; self.size];
+            let mut received = vec![[0_u64; 3]; self.size];
             let gather = Collective::Gather { root: root_rank };
-            let call = CallArgs::new(&gather, (&told[..], &mut heard[..]));
+            let call = CallArgs::new(&gather, (&row[..], &mut received[..]));
             self.perform(CallArgs { tag, ..call }, &mut Silent)?;
-            found[0] = heard.iter().map(|heard| heard[0]).max().unwrap_or(0);
-            let differs = |(_, (heard, mine)): &(usize, (&[u64; 3], &usize))| {
-                (heard[1], heard[2]) != (elements.code, elements.count(**mine))
+            found[0] = received.iter().map(|received| received[0]).max().unwrap_or(0);
+            let differs = |(_, (received, mine)): &(usize, (&[u64; 3], &usize))| {
+                (received[1], received[2]) != (elements.code, elements.count(**mine))
             };
-            if let Some((other, (theirs, mine))) = heard.iter().zip(all).enumerate().find(differs) {
+            if let Some((other, (theirs, mine))) = received.iter().zip(all).enumerate().find(differs) {
                 found[1..].copy_from_slice(&[
                     1,
                     other as u64,
@@ -152,7 +152,7 @@ impl Communicator {
             }
         } else {
             let gather = Collective::Gather { root: root_rank };
-            let call = CallArgs::new(&gather, &told[..]);
+            let call = CallArgs::new(&gather, &row[..]);
             self.perform(CallArgs { tag, ..call }, &mut Silent)?;
         }
         let broadcast = Collective::Broadcast { root: root_rank };

@@ -13,7 +13,7 @@ use weftlink_recorder::waiting::Waiting;
 use weftlink_shm::wait::{AbortCode, Stop};
 
 use crate::error::Error;
-use crate::shared::whom;
+use crate::shared::awaited_ranks;
 use crate::transport::Fault;
 
 /// What a rank knows about a call that stopped.
@@ -43,7 +43,7 @@ pub(super) struct Evidence {
     pub(super) lost: Option<(u32, u32, String)>,
     /// The ranks at the ends of the chain of waits that this call is part of.
     pub(super) roots: Vec<u32>,
-    /// The error of the rank that aborted first, and whom it blames.
+    /// The error of the rank that aborted first, and the ranks it blames.
     pub(super) cause: Option<(String, Vec<Blame>)>,
     /// How each rank is named in messages, and its host and process.
     pub(super) names: Vec<String>,
@@ -213,7 +213,7 @@ fn connection_lost(evidence: &Evidence) -> Option<Error> {
     Some(Error::Broken { call: evidence.call, rank: *by, peer, what, blamed })
 }
 
-/// A process ended. A rank whose call did not match may exit before the others hear of the mismatch.
+/// A process ended. A rank whose call did not match may exit before the others learn of the mismatch.
 fn died(evidence: &Evidence) -> Option<Error> {
     if !evidence.is_first(Reason::Died) || !evidence.is_consequence() {
         return None;
@@ -237,7 +237,7 @@ fn timed_out(evidence: &Evidence) -> Option<Error> {
     let is_chain = evidence.timeout().is_some()
         && !roots.is_empty()
         && !direct.is_some_and(|rank| roots.contains(&rank));
-    let what = if is_chain { whom(&evidence.names, direct, roots) } else { evidence.awaited() };
+    let what = if is_chain { awaited_ranks(&evidence.names, direct, roots) } else { evidence.awaited() };
     let (waited, late) = match (evidence.timeout(), evidence.effective()) {
         (Some(waited), _) if is_chain => (waited, roots.clone()),
         (Some(waited), Stop::Aborted { .. }) => (waited, vec![direct?]),

@@ -1,4 +1,4 @@
-//! What a communicator gives to a endpoint.
+//! Creates endpoints of a communicator.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -38,8 +38,8 @@ impl Communicator {
             processes: self.shared.processes.clone(),
             pulls: pulls(self.readable, self.options.single_copy, self.own_cores),
             copy: self.shared.copy,
-            notify: Box::new(self.bootstrap.teller()),
-            abort_cause: Box::new(self.bootstrap.hearer()),
+            notify: Box::new(self.bootstrap.notifier()),
+            abort_cause: Box::new(self.bootstrap.abort_cause_reader()),
             connections: peers.into_iter().zip(connections).collect(),
             encrypt: self.options.encrypt,
         };
@@ -47,13 +47,13 @@ impl Communicator {
     }
 }
 
-/// From here on messages are read by several threads at once, where they can be; shorter ones are through before those have started.
+/// Several threads read messages from this length, where possible; a shorter message is read before other threads have started.
 const READ_BYTES_MIN: usize = 4 << 20;
 /// Where two ranks of 16 cores read 16 MiB, eight threads get 43 GB/s, four 25, one 10.
 const READERS_MAX: usize = 8;
 
-/// Which messages the kernel reads, if it can, where ranks have so many cores each. With less than one it reads all: one copy takes
-/// less of them than two. With one, both ends copy in and out of rings at the same time, which is faster. With more, several threads
+/// The messages that are read through the kernel, by the number of cores per rank. With less than one core, all messages: one copy takes less
+/// time than two. With one core, none: both ends copy in and out of rings at the same time, which is faster. With more, several threads
 /// read together.
 fn pulls(readable: bool, wanted: Option<bool>, own_cores: usize) -> Option<PullPolicy> {
     let bytes_min = match own_cores {
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_reads_depends_on_cores() {
+    fn pull_settings_depend_on_cores() {
         let read = |readable, wanted, cores| {
             pulls(readable, wanted, cores).map(|pulls| (pulls.bytes_min, pulls.threads))
         };

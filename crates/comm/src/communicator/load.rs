@@ -8,7 +8,7 @@ use weftlink_plan::{Algorithm, Collective, Verified};
 use weftlink_recorder::header::{CallKind, Header};
 
 use super::{Communicator, Options};
-use crate::choose::{self, Choice, Key, Told};
+use crate::choose::{self, Choice, Key, PlanOffer};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::failure::code_of_preparing;
@@ -73,15 +73,15 @@ impl Communicator {
         }
         let own = (self.rank == 0).then(|| choose::plan_for(key, &self.hosts));
         let proved = own.as_ref().and_then(|own| own.as_ref().ok());
-        let told = proved.and_then(|(choice, plan)| Told::of(*choice, plan));
-        let told = told.and_then(|told| postcard::to_stdvec(&told).ok()).unwrap_or_default();
-        let heard = self.exchange_all(*header, told)?;
+        let offer = proved.and_then(|(choice, plan)| PlanOffer::of(*choice, plan));
+        let offer = offer.and_then(|offer| postcard::to_stdvec(&offer).ok()).unwrap_or_default();
+        let received = self.exchange_all(*header, offer)?;
         if let Some(own) = own {
             return Ok(own?.1);
         }
-        match postcard::from_bytes(&heard[0]) {
-            Ok(told) => {
-                choose::plan_told(told, key, &self.hosts).map_err(|error| self.abandon(header, error))
+        match postcard::from_bytes(&received[0]) {
+            Ok(offer) => {
+                choose::plan_of_offer(offer, key, &self.hosts).map_err(|error| self.abandon(header, error))
             }
             // Rank 0 found none, and every rank reports why.
             Err(_) => Ok(choose::plan_for(key, &self.hosts)?.1),
@@ -89,7 +89,7 @@ impl Communicator {
     }
 
     /// Loads a plan, unless it is loaded: two engines of one plan would have counters of their own, and ranks that use different ones
-    /// would wait for ever. All ranks load the same plans in the same order, so all find it.
+    /// would wait forever. All ranks load the same plans in the same order, so all find it.
     pub(super) fn load_under(&mut self, header: Header, plan: Arc<Verified>) -> Result<usize, Error> {
         if let Some(index) = self.engines.iter().position(|engine| engine.plan == plan) {
             return Ok(index);

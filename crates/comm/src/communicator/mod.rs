@@ -246,7 +246,7 @@ impl Drop for Communicator {
             self.note_failure(failure);
         }
         self.windows.iter().for_each(|window| window.leave(self.identity));
-        // A rank that waits for this one polls this line. Nobody sleeps on it, so nobody has to be woken.
+        // Ranks that wait for this one poll this line; none sleeps on it, so none has to be woken.
         let _ = self.shared.departures[self.rank].publish(1, 0);
         self.bootstrap.calls = self.calls;
     }

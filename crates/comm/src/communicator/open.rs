@@ -100,7 +100,7 @@ impl Communicator {
         let using = Using::begin(&self.windows, [Some(window.number()), None]).unwrap_or_default();
         if let Err(error) = self.call(opening(window.number())) {
             drop(using);
-            // A rank that hears of the failure later may have opened the window, and writes.
+            // A rank that learns of the failure later may have opened the window, and writes.
             if let Some(why) = &self.failed {
                 let reached = [Some(window.number()), None];
                 take_back(&self.shared, &self.windows, reached, (self.rank, self.identity), why);
@@ -190,15 +190,15 @@ impl<T: Data> Open<'_, T> {
         let counter = signals.counters[to * size + rank];
         let here = || if counter.has_reached(wanted) { Poll::Ready } else { Poll::Pending };
         let shared = &self.comm.shared;
-        let doubt = || {
+        let check_peers = || {
             let left = shared.departures[rank].poll(1, 0, 1) == Poll::Ready && !counter.has_reached(wanted);
             left.then_some(Stop::Left { rank: rank as u32 })
         };
         let waiting = Waiting::Reached { rank: rank as u32, counter: number as u32 };
         let record = WaitRecord::new(shared, self.comm.calls, None, waiting);
-        let waited = shared.waiter.wait_doubting(Park::Line(counter.line()), here, |waited| {
+        let waited = shared.waiter.wait_with_check(Park::Line(counter.line()), here, |waited| {
             record.poll(waited);
-            doubt()
+            check_peers()
         });
         record.end(waited.is_ok());
         match waited {

@@ -274,9 +274,9 @@ impl Parts {
             recorder,
         };
         if spans_hosts {
-            let (call, tell) = (own_call(&shared, rank), bootstrap.teller());
+            let (call, notify) = (own_call(&shared, rank), bootstrap.notifier());
             shared.stall_reporter.send_header =
-                Some(Box::new(move |number| call(number).into_iter().for_each(&tell)));
+                Some(Box::new(move |number| call(number).into_iter().for_each(&notify)));
         }
         log_start(bootstrap, spin, readable, &table);
         Ok(Parts { control, shared, table, readable, own_cores, transports, hosts, spans_hosts })
@@ -355,7 +355,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_environment_that_says_nothing_is_the_default() {
+    fn an_empty_environment_gives_the_default() {
         assert_eq!(Options::of(&Knobs::from(|_| None).unwrap()), Options::default());
         let said = |name: &str| (name == "WEFT_DEADLINE").then(|| "5s".into());
         let deadline = Duration::from_secs(5);

@@ -7,11 +7,11 @@ use super::*;
 use crate::data::Elements;
 use crate::operation::Operation;
 
-/// What each of two ranks gave, or `None` if it panicked. Waits that end by themselves are not what is tested.
+/// The result of each of two ranks, or `None` if it panicked. Deadlines are long, because timeouts are not tested here.
 fn on_two<T: Send>(work: impl Fn(&mut Communicator) -> T + Sync) -> [Option<T>; 2] {
     let options = Options { deadline: Duration::from_secs(60), ..Options::default() };
     let ranks = Communicator::threads(2, options).unwrap();
-    // Nobody leaves before both are through: that would be noticed as well.
+    // No rank leaves before both are done, because the other would notice.
     let done = std::sync::Barrier::new(2);
     let run = |mut comm: Communicator| {
         let gave = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&mut comm)));
@@ -39,7 +39,7 @@ impl Tracer for Panics {
 }
 
 #[test]
-fn a_panic_in_a_call_ends_it_for_all() {
+fn a_panic_in_a_call_aborts_all_ranks() {
     for algorithm in [Algorithm::Ring, Algorithm::TwoShot] {
         let gave = on_two(|comm| {
             let plan = comm.built_in(algorithm, &Collective::AllReduce).unwrap();
@@ -53,7 +53,7 @@ fn a_panic_in_a_call_ends_it_for_all() {
 }
 
 #[test]
-fn a_communicator_that_panicked_in_a_call_says_so() {
+fn communicators_report_an_earlier_panic() {
     let gave = on_two(|comm| {
         let plan = comm.built_in(Algorithm::Ring, &Collective::AllReduce).unwrap();
         let mut panics = Panics(comm.rank() == 1);
@@ -65,7 +65,7 @@ fn a_communicator_that_panicked_in_a_call_says_so() {
 }
 
 #[test]
-fn calls_whose_signatures_are_the_same_by_chance_do_not_touch_each_other() {
+fn signature_collisions_are_harmless() {
     // Of enough plans there are two whose hashes are so near that another count makes up for it.
     let named = |name: usize| {
         let plan = Plan { name: name.to_string(), ..Algorithm::TwoShot.plan(2, 1) };
@@ -100,7 +100,7 @@ fn calls_whose_signatures_are_the_same_by_chance_do_not_touch_each_other() {
 }
 
 #[test]
-fn a_sum_without_its_factor_is_refused_after_one_with_it_too() {
+fn premultiplied_sums_without_a_factor_are_refused() {
     let gave = on_two(|comm| {
         let mut values = [1.0_f32, 2.0];
         comm.all_reduce(&mut values[..], Operation::premultiplied_sum(2.0_f32)).unwrap();
@@ -110,7 +110,7 @@ fn a_sum_without_its_factor_is_refused_after_one_with_it_too() {
 }
 
 #[test]
-fn no_elements_of_any_size_are_reduced() {
+fn empty_buffers_of_any_element_size_are_reduced() {
     let gave = on_two(|comm| {
         let sum = |a: [f64; 200], _: [f64; 200]| a;
         comm.all_reduce(&mut [[0.0_f64; 200]; 0][..], Operation::user_defined(true, sum))

@@ -66,7 +66,7 @@ impl Communicator {
             identity: self.identity,
             rank: self.rank as u32,
             waiter: self.shared.waiter,
-            report: Box::new(self.bootstrap.teller()),
+            report: Box::new(self.bootstrap.notifier()),
             _control: Arc::clone(&self.control),
         }
     }

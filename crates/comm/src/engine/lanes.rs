@@ -82,7 +82,7 @@ impl State {
             let watched = ports.transports.watched();
             let park = watched.as_ref().map_or(Park::Time, |watched| Park::SocketOrLine(watched.as_fd()));
             let record = WaitRecord::new(run.shared, run.call.number, None, Waiting::Anything);
-            let waited = run.shared.waiter.wait_doubting(
+            let waited = run.shared.waiter.wait_with_check(
                 park,
                 || {
                     let mut progress = Poll::Pending;
@@ -117,7 +117,7 @@ impl State {
                 },
                 |waited| {
                     record.poll(waited);
-                    run.shared.doubt(run.call, waited)
+                    run.shared.check_peers(run.call, waited)
                 },
             );
             record.end(waited.is_ok());
@@ -257,9 +257,9 @@ impl State {
         };
         let step = Some((0, instruction.ordinal));
         let record = WaitRecord::new(run.shared, run.call.number, step, waiting);
-        let waited = run.shared.waiter.wait_doubting(park, poll, |waited| {
+        let waited = run.shared.waiter.wait_with_check(park, poll, |waited| {
             record.poll(waited);
-            run.shared.doubt(run.call, waited)
+            run.shared.check_peers(run.call, waited)
         });
         record.end(waited.is_ok());
         ports.transports.end_wait(waited.is_ok());
@@ -352,9 +352,9 @@ fn drain(run: &Run<'_>, transports: &mut Transports) -> Result<(), Box<Stopped>>
         }
     };
     let record = WaitRecord::new(run.shared, run.call.number, None, waiting);
-    let waited = run.shared.waiter.wait_doubting(park, poll, |waited| {
+    let waited = run.shared.waiter.wait_with_check(park, poll, |waited| {
         record.poll(waited);
-        run.shared.doubt(run.call, waited)
+        run.shared.check_peers(run.call, waited)
     });
     record.end(waited.is_ok());
     waited.map_err(|stop| Box::new(Stopped { stop, step: None, waiting }))

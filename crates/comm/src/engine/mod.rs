@@ -103,7 +103,7 @@ impl Engine {
     ///
     /// # Safety
     /// `call.input` and `call.output` are valid for as many blocks as the rank gives and gets, of the lengths of the shape
-    /// that was prepared last; the same memory or disjoint as the header's aliasing says, which the plan claims; and nobody
+    /// that was prepared last; the same memory or disjoint as the header's aliasing says, which the plan claims; and nothing
     /// else uses them but peers of the same call.
     #[inline]
     pub(crate) unsafe fn run(

@@ -132,7 +132,7 @@ impl State {
         }
         // SAFETY: every source and target holds `bytes`: user buffers by the caller's promise and by `resolve`, slots,
         // packets and scratch because a chunk is at most `chunk_bytes_max`. A target is either one of the sources exactly or
-        // disjoint from all of them, because chunks are. Nobody else writes the sources or touches the targets meanwhile:
+        // disjoint from all of them, because chunks are. No other rank writes the sources or accesses the targets during the step:
         // that is what the verifier has proved.
         unsafe {
             let Instruction { bytes, elements, .. } = *instruction;
@@ -162,7 +162,7 @@ impl State {
         };
         let place = self.resolve(run, *address, run.program.start(tile));
         if let Ok(Base::Mapped(place)) = place {
-            // SAFETY: the step would write there next, so nobody else does, and there are as many bytes. If the step never runs, the
+            // SAFETY: the step would write there next, so nothing else does, and there are as many bytes. If the step never runs, the
             // place is withdrawn.
             unsafe { ports.receivers[port as usize].expect(run.call.signatures(), bytes, place) };
         }
@@ -192,7 +192,7 @@ impl State {
             Source::Message(_) | Source::Packet(_) => None,
         };
         let read = |(rank, at): (u32, u64), target: *mut u8, bytes: usize| {
-            // SAFETY: the target is this rank's, with room for as many bytes, and nobody else touches it.
+            // SAFETY: the target is this rank's, with room for as many bytes, and nothing else accesses it.
             let read = unsafe { run.shared.processes[rank as usize].get(at, target, bytes) };
             // A peer that aborted may have freed its buffer, which explains the error too.
             run.still_lent().and(read.map_err(|error| Stop::Unreadable { rank, error }))

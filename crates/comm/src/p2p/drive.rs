@@ -136,7 +136,7 @@ impl Inner {
                 if result.is_some() { Poll::Ready } else { Poll::Pending }
             };
             // However the wait ends, the result decides.
-            let _ = self.waiter.wait_doubting(self.on(), poll, |_| self.check());
+            let _ = self.waiter.wait_with_check(self.on(), poll, |_| self.check());
         }
     }
 
@@ -151,7 +151,7 @@ impl Inner {
             self.turn(|_| ());
             if is_over() { Poll::Ready } else { Poll::Pending }
         };
-        let _ = self.waiter.within(time).wait_doubting(self.on(), poll, |_| self.check());
+        let _ = self.waiter.within(time).wait_with_check(self.on(), poll, |_| self.check());
         let mut shared = self.enter();
         shared.drivers -= 1;
         self.leave(shared);
@@ -219,7 +219,7 @@ impl Inner {
                     done = turn.unwrap_or(false);
                     if done { Poll::Ready } else { Poll::Pending }
                 };
-                let _ = self.thread_waiter.wait_doubting(self.on(), poll, |_| self.check());
+                let _ = self.thread_waiter.wait_with_check(self.on(), poll, |_| self.check());
             }
         }
     }

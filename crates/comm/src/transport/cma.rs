@@ -69,7 +69,7 @@ impl Process {
     /// Reads bytes at an address of the process. They count only if the process has not ended afterwards.
     ///
     /// # Safety
-    /// `target` is writable for `bytes`, and nobody else uses it.
+    /// `target` is writable for `bytes`, and nothing else uses it.
     pub(crate) unsafe fn get(&self, address: u64, target: *mut u8, bytes: usize) -> Result<(), i32> {
         let pid = self.pid;
         let mut done = 0;
@@ -184,7 +184,7 @@ fn is_faster(process: &Process, sample_at: u64) -> bool {
         failed |= unsafe { process.get(sample_at, target.as_mut_ptr(), SAMPLE_BYTES) }.is_err();
     });
     let by_staging = least(&mut || {
-        // SAFETY: both are a sample long, and nobody else knows of this memory.
+        // SAFETY: both are a sample long, and no other thread knows of this memory.
         unsafe {
             std::ptr::copy_nonoverlapping(target.as_ptr(), staging, SAMPLE_BYTES);
             std::ptr::copy_nonoverlapping(staging, target.as_mut_ptr(), SAMPLE_BYTES);
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reused_process_number_is_detected() {
+    fn reused_pids_are_detected() {
         let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
         let Some(process) = Process::pinned(child.id()) else {
             child.kill().unwrap();

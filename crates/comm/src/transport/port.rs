@@ -142,7 +142,7 @@ impl ReceivePort {
     /// arrived yet.
     ///
     /// # Safety
-    /// The place is writable for `bytes`, and nobody else uses it until the message is released or the wait for it has failed.
+    /// The place is writable for `bytes`, and nothing else uses it until the message is released or the wait for it has failed.
     pub(crate) unsafe fn expect(&mut self, signature: Signature, bytes: usize, place: *mut u8) {
         match self {
             ReceivePort::SharedMemory(_) => {}

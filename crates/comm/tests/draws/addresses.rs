@@ -1,6 +1,6 @@
-//! Ranks on hosts of their own that have three addresses each: network namespaces, which it takes root (or a kernel that lets
-//! everybody have them) to make. A rank is killed, and the rank that leads the shrink is stopped before it begins, or killed as
-//! well: the others wait for one that is only stopped, and nobody goes on in a group of its own.
+//! One rank per host, on hosts with three addresses each. The hosts are network namespaces, which need root or a kernel that allows
+//! unprivileged user namespaces. A rank is killed; the leader of the shrink is then stopped, and later continued or killed. The others wait
+//! for a stopped leader, and no two groups continue.
 
 use std::time::Duration;
 
@@ -8,18 +8,18 @@ use rustix::process::Signal;
 use weftlink_testkit::hosts::Hosts;
 
 use crate::draw::Draw;
-use crate::job::Heard;
-use crate::rank::{Gate, Said, now};
-use crate::scenario::Scene;
+use crate::job::RankLog;
+use crate::rank::{Event, Gate, now};
+use crate::scenario::Scenario;
 
-/// Where rank 0 listens: nobody else does on its host.
+/// The port of rank 0, which is alone on its host.
 pub(crate) const PORT: u16 = 29_500;
 
-/// The hosts of a draw; or why there can be none here.
+/// The hosts of a draw, or why this machine has none.
 pub(crate) fn hosts(draw: &Draw) -> Result<Hosts, String> {
     let hosts = Hosts::new(draw.size)?;
     for host in 0..draw.size {
-        // Beside the two that they have: one more that all reach, or one that every host has for itself, as with containers.
+        // A third address: one that all hosts reach, or a bridge address that is the same on every host, as Docker's is.
         if draw.way.is_multiple_of(2) {
             hosts.ip(host, &format!("addr add 10.8.0.{}/24 dev eth0", 1 + host));
         } else {
@@ -36,23 +36,23 @@ pub(crate) fn leader(draw: &Draw) -> usize {
     usize::from(draw.victim == 0)
 }
 
-/// What happens to the ranks of such a draw.
-pub(crate) fn play(scene: &mut Scene) {
-    let (victim, leader) = (scene.draw.victim, leader(&scene.draw));
-    let is_over = |one: &Heard| one.ended.is_some();
-    scene.job.wait(|all| all.iter().all(|one| one.said.contains(&Said::Warm) || is_over(one)));
-    std::thread::sleep(scene.draw.delay);
-    scene.at = now();
-    scene.job.signal(victim, Signal::KILL);
-    scene.job.wait(|all| all[leader].is_holding(Gate::Shrink) || is_over(&all[leader]));
-    scene.job.signal(leader, Signal::STOP);
-    // Long enough for the others to give up at all of its addresses.
-    std::thread::sleep(Duration::from_secs(6) + 20 * scene.draw.delay);
-    if scene.draw.way % 4 < 2 {
-        scene.job.release([leader]);
-        scene.job.signal(leader, Signal::CONT);
+/// Drives the draw.
+pub(crate) fn drive(scenario: &mut Scenario) {
+    let (victim, leader) = (scenario.draw.victim, leader(&scenario.draw));
+    let is_over = |one: &RankLog| one.ended.is_some();
+    scenario.job.wait(|all| all.iter().all(|one| one.events.contains(&Event::Warm) || is_over(one)));
+    std::thread::sleep(scenario.draw.delay);
+    scenario.at = now();
+    scenario.job.signal(victim, Signal::KILL);
+    scenario.job.wait(|all| all[leader].is_holding(Gate::Shrink) || is_over(&all[leader]));
+    scenario.job.signal(leader, Signal::STOP);
+    // Long enough for the others to time out on all of its addresses.
+    std::thread::sleep(Duration::from_secs(6) + 20 * scenario.draw.delay);
+    if scenario.draw.way % 4 < 2 {
+        scenario.job.release([leader]);
+        scenario.job.signal(leader, Signal::CONT);
     } else {
-        scene.second = Some(leader);
-        scene.job.signal(leader, Signal::KILL);
+        scenario.second = Some(leader);
+        scenario.job.signal(leader, Signal::KILL);
     }
 }

@@ -2,7 +2,7 @@
 
 use weftlink_comm::{Communicator, Data, Error, Reduction};
 
-/// A call, up to what ranks may differ in.
+/// A call, with all that ranks must agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Call {
     pub(crate) what: What,
@@ -26,7 +26,7 @@ pub(crate) enum What {
     Barrier,
 }
 
-/// Why a call is not as it should be.
+/// How a call went wrong.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Failed(Error),
@@ -54,7 +54,7 @@ impl Call {
         Call { what, count, is_float: true, maximum: false, root: 0 }
     }
 
-    /// One of many small calls: all collectives take turns.
+    /// A small call; rounds cycle through all collectives.
     pub(crate) fn small(round: usize, size: usize) -> Call {
         let count = [1, 7, 100, 513, 3000][round % 5];
         let what = SMALL[round % SMALL.len()];
@@ -66,7 +66,7 @@ impl Call {
         }
     }
 
-    /// 16 MiB on every rank. Without optimisation that takes seconds, and a sixty-fourth of it is as long a call.
+    /// 16 MiB on every rank; 256 KiB in an unoptimised build, which is as slow.
     pub(crate) fn large() -> Call {
         Call::new(What::AllReduce, if cfg!(debug_assertions) { 64 << 10 } else { 4 << 20 })
     }
@@ -80,10 +80,10 @@ impl Call {
         Call::new(What::Barrier, 0)
     }
 
-    /// Another call than this one, in one of several ways.
+    /// A call that differs from this one; `way` selects how.
     pub(crate) fn differently(self, way: u64, size: usize) -> Call {
         let uneven = matches!(self.what, What::AllGatherUneven | What::AllToAllUneven | What::Barrier);
-        // What is only moved has no type.
+        // Calls that only move data have no type.
         let combines = matches!(self.what, What::AllReduce | What::ReduceScatter | What::Scan | What::Reduce);
         let other = match way {
             _ if uneven => Call::new(What::AllReduce, 5),
@@ -101,7 +101,7 @@ impl Call {
         other
     }
 
-    /// Makes the call and looks at every value of the result.
+    /// Makes the call and checks every value of the result.
     pub(crate) fn check(&self, comm: &mut Communicator, round: usize) -> Result<(), Outcome> {
         if self.is_float { self.check_of::<f32>(comm, round) } else { self.check_of::<i32>(comm, round) }
     }

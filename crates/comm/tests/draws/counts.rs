@@ -1,5 +1,5 @@
-//! Uneven calls: first right ones, then one in which the victim passes a count that disagrees with its partner's. In ordinary
-//! memory, in windows and by single copy; short, longer and long; with more elements than the partner has, or fewer.
+//! Uneven calls: some that match, then one in which the victim passes a count that differs from its partner's. In ordinary memory, in
+//! windows and by single copy; three lengths; with more elements than the partner passes, or fewer.
 
 use weftlink_comm::{Buffers, Communicator, Reduction, Request, Window};
 use weftlink_plan::Collective;
@@ -9,12 +9,12 @@ use crate::draw::{Draw, Transport};
 use crate::judge::{failure, mentions};
 use crate::scenario::Evidence;
 
-/// Rounds before the call that disagrees. None at all is possible.
+/// The bound of the number of rounds before the mismatch.
 const ROUNDS_MAX: u64 = 4;
-/// The elements of a block, up to what ranks differ in. Unoptimised, a tenth of the longest takes as long.
+/// The elements of a block, without the mismatch. The longest is shorter in a slow, unoptimised build.
 const LENGTHS: [usize; 3] = [10, 10_000, if cfg!(debug_assertions) { 30_000 } else { 300_000 }];
 
-/// Part of what ranks send each other: the block that one rank has for another, or for all.
+/// A block that one rank sends to another, or to all.
 #[derive(Clone, Copy)]
 struct Block {
     from: usize,
@@ -27,11 +27,11 @@ pub(crate) struct Uneven {
     collective: Collective,
     in_windows: bool,
     length: usize,
-    /// What the victim's count differs by.
+    /// The victim's count minus the right one.
     more: isize,
     victim: usize,
     partner: usize,
-    /// Whether it is the victim that sends.
+    /// Whether the victim sends.
     victim_sends: bool,
 }
 
@@ -61,7 +61,7 @@ impl Uneven {
         Uneven { collective, in_windows: memory(draw) == 1, length, more, victim, partner, victim_sends }
     }
 
-    /// After how many right calls the one follows that disagrees.
+    /// The number of calls before the mismatch.
     pub(crate) fn rounds(draw: &Draw) -> usize {
         (draw.way / 1024 % ROUNDS_MAX) as usize
     }
@@ -71,8 +71,8 @@ impl Uneven {
         memory(draw) == 2
     }
 
-    /// What the victim says and what its partner says, in elements: of what it sends there, and of what it gets from there. Where
-    /// there are both, an error shows one of them.
+    /// The victim's and the partner's count in elements, for each direction between them. In calls with both directions an error shows one
+    /// of the two.
     fn both(&self) -> [(usize, usize); 2] {
         let ends = [(self.victim, self.partner), (self.partner, self.victim)];
         ends.map(|(from, to)| {
@@ -81,7 +81,7 @@ impl Uneven {
         })
     }
 
-    /// Windows for what a rank gives and gets, if the calls are to be made in windows.
+    /// Windows for input and output, if the calls use windows.
     pub(crate) fn windows(&self, comm: &mut Communicator) -> Result<Option<[Window<i32>; 2]>, Outcome> {
         let length = (comm.size() + 1) * (2 * self.length + 400);
         match self.in_windows {
@@ -90,7 +90,7 @@ impl Uneven {
         }
     }
 
-    /// Makes a call and looks at every value of the result; with the wrong count, if this is the victim and it is to disagree.
+    /// Makes a call and checks every value of the result. If `disagrees`, the victim passes the wrong count.
     pub(crate) fn check(
         &self,
         comm: &mut Communicator,
@@ -131,15 +131,15 @@ impl Uneven {
                     format!("{collective:?}, round {round}: value {place} is {got} and should be {expected}");
                 Err(Outcome::Wrong(what))
             }
-            // Whoever gets the block that they disagree about got too few values, or not all of them.
+            // The receiver of the block with two counts cannot have received all values.
             None if disagrees && me == self.receiver() => {
-                Err(Outcome::Wrong(format!("{:?} returned Ok with counts that disagree", self.collective)))
+                Err(Outcome::Wrong(format!("{:?} returned Ok with counts that differ", self.collective)))
             }
             None => Ok(()),
         }
     }
 
-    /// The rank that gets the block that victim and partner disagree about.
+    /// The receiver of the block for which victim and partner pass different counts.
     fn receiver(&self) -> usize {
         match self.collective {
             Collective::AllGather => self.victim,
@@ -180,7 +180,7 @@ impl Uneven {
         }
     }
 
-    /// The blocks that it gets.
+    /// The blocks that a rank receives.
     fn gets(&self, me: usize, size: usize, more: isize) -> Vec<Block> {
         let block = |from: usize, to: usize| {
             let is_wrong = match self.collective {
@@ -207,12 +207,12 @@ impl Uneven {
         }
     }
 
-    /// What a rank passes for a block.
+    /// The input of a block.
     fn values(&self, Block { from, to, length }: Block, size: usize, round: usize) -> Vec<i32> {
         (0..length).map(|index| number(from * size + to, index, round)).collect()
     }
 
-    /// What a rank is to get for one.
+    /// The right output of a block.
     fn expected(&self, block: Block, size: usize, round: usize) -> Vec<i32> {
         if self.collective != Collective::ReduceScatter {
             return self.values(block, size, round);
@@ -223,36 +223,36 @@ impl Uneven {
     }
 }
 
-/// Which memory the calls use: ordinary, windows, or ordinary memory that peers read. Between hosts there is no other.
+/// The memory of the calls: 0 ordinary, 1 windows, 2 ordinary memory that peers read. Between hosts always 0.
 fn memory(draw: &Draw) -> u64 {
     if draw.transport == Transport::Shared { draw.way / 144 % 3 } else { 0 }
 }
 
-/// Somebody shows both counts, and all know of the two ranks.
+/// All errors name the two ranks, and one of them shows both counts.
 pub(crate) fn judge(draw: &Draw, evidence: &Evidence) -> Result<Vec<f64>, String> {
     let Draw { victim, partner, size, .. } = *draw;
     for rank in 0..size {
-        let (text, variant, ..) = failure(&evidence.heard[rank], rank)?;
-        // A rank that loads a plan meanwhile hears of it there.
-        let is_told = matches!(variant, "Aborted" | "Bootstrap")
+        let (text, variant, ..) = failure(&evidence.logs[rank], rank)?;
+        // A rank that is loading a plan fails there.
+        let aborted_by_peer = matches!(variant, "Aborted" | "Bootstrap")
             && (text.contains("differ") || text.contains("does not match"));
-        let is_right = variant == "Mismatch" || is_told;
+        let is_right = variant == "Mismatch" || aborted_by_peer;
         if !is_right || !mentions(text, victim) && rank != victim {
             return Err(format!("rank {rank} does not show the counts of rank {victim}: {variant}: {text}"));
         }
     }
     let uneven = Uneven::new(draw);
-    // Here every rank knows all counts, and ranks compare a hash of them: the error shows the longest of each side.
+    // Every rank passes all counts of these calls, and ranks compare a hash of them: the error shows the longest of each side.
     if matches!(uneven.collective, Collective::AllGather | Collective::ReduceScatter) {
         return Ok(Vec::new());
     }
     let both = uneven.both();
     let shows = |rank: &usize| {
-        let text = evidence.heard[*rank].failure().map_or("", |(text, ..)| text);
+        let text = evidence.logs[*rank].failure().map_or("", |(text, ..)| text);
         let has = |count: usize| {
             text.split(|letter: char| !letter.is_ascii_digit()).any(|word| word == count.to_string())
         };
-        // What is only moved is moved as bytes.
+        // Calls that only move data count bytes.
         let units = [1, size_of::<i32>()];
         both.iter().any(|(wrong, right)| units.iter().any(|unit| has(wrong * unit) && has(right * unit)))
     };

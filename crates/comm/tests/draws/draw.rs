@@ -5,22 +5,22 @@ use std::time::Duration;
 
 use crate::quotas;
 
-/// What goes wrong.
+/// The kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     /// A rank's process is killed.
     Kill,
     /// It is stopped.
     Stop,
-    /// Connections end, or fall silent.
+    /// Connections are closed, or stall.
     Cut,
-    /// A bit changes on its way.
+    /// A bit flips in transit.
     Corrupt,
-    /// A rank makes another call than the others.
+    /// A rank makes a different call from the others.
     Mismatch,
-    /// Somebody comes who does not belong there.
+    /// A client that does not belong to the job connects.
     Stranger,
-    /// A rank of another version comes, or one that is set up otherwise.
+    /// A rank with another protocol version or other settings tries to join.
     Skew,
     /// A rank is killed, the others shrink, and another is killed while they do.
     Shrink,
@@ -30,13 +30,13 @@ pub(crate) enum Kind {
     SingleCopy,
     /// One of two communicators that share a window fails, and the other is used.
     Lane,
-    /// A rank is killed or stopped within 100 ms of its start, wherever it is then.
+    /// A rank is killed or stopped within 100 ms of its start.
     Early,
     /// A rank aborts the communicator from a signal handler.
     Handler,
-    /// Many connections replay a recorded first message and stay.
+    /// Many connections replay a recorded first message and stay open.
     Flood,
-    /// Many silent connections come to ranks that may have 128 descriptors.
+    /// Many idle connections to ranks that are limited to 128 descriptors.
     Descriptors,
     /// A process of another user has the secret and tries to join, or to take rank 0's place.
     ForeignUid,
@@ -48,33 +48,33 @@ pub(crate) enum Kind {
     Resume,
 }
 
-/// What ranks send through.
+/// The transport between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Transport {
     /// One host.
     Shared,
-    /// Every rank a host of its own.
+    /// One rank per host, over TCP.
     Network,
-    /// Hosts of two or three ranks.
+    /// Two or three ranks per host.
     Mixed,
-    /// Every rank a host of its own, and everything encrypted.
+    /// One rank per host, encrypted.
     Sealed,
 }
 
-/// When.
+/// What the ranks do at the time of the fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
-    /// Ranks are meeting.
-    Meeting,
-    /// They have met, and make the communicator.
-    Making,
+    /// Ranks join the job.
+    Rendezvous,
+    /// They have joined, and create the communicator.
+    Creating,
     /// In the first call, which loads plans.
     First,
     /// In a series of small calls.
     Small,
     /// In all-reduces of 16 MiB.
     Large,
-    /// Nobody is in a call.
+    /// No rank is in a call.
     Between,
     /// In calls with blocks of different lengths.
     Uneven,
@@ -100,7 +100,7 @@ impl Kind {
         Kind::PLAIN.into_iter().chain(quotas::QUOTAS.iter().map(|(kind, _)| *kind))
     }
 
-    /// The transports that a kind is about.
+    /// The transports on which it can happen.
     fn transports(self) -> &'static [Transport] {
         use Transport::{Mixed, Network, Sealed, Shared};
         match self {
@@ -114,7 +114,7 @@ impl Kind {
     /// The phases in which it can happen.
     fn phases(self) -> &'static [Phase] {
         match self {
-            Kind::Skew | Kind::ForeignUid => &[Phase::Meeting],
+            Kind::Skew | Kind::ForeignUid => &[Phase::Rendezvous],
             Kind::Mismatch | Kind::Shrink | Kind::Partition => &Phase::ALL[2..],
             Kind::Counts => &[Phase::Uneven],
             Kind::SingleCopy => &[Phase::Large],
@@ -139,8 +139,8 @@ impl Transport {
 
 impl Phase {
     pub(crate) const ALL: [Phase; 8] = [
-        Phase::Meeting,
-        Phase::Making,
+        Phase::Rendezvous,
+        Phase::Creating,
         Phase::First,
         Phase::Small,
         Phase::Large,
@@ -149,16 +149,16 @@ impl Phase {
         Phase::Barrier,
     ];
 
-    /// Whether ranks make calls by then, so that errors tell of one.
+    /// Whether ranks make calls in this phase, so that errors refer to one.
     pub(crate) fn is_in_calls(self) -> bool {
-        !matches!(self, Phase::Meeting | Phase::Making)
+        !matches!(self, Phase::Rendezvous | Phase::Creating)
     }
 }
 
-/// How many ranks there are of which one resumes. Unoptimised, fewer are as slow.
+/// The ranks of a `Resume` draw: fewer in a slow, unoptimised build.
 const RESUMED_OF: usize = if cfg!(debug_assertions) { 16 } else { 64 };
 
-/// Everything about one draw.
+/// One fault and the job that it hits.
 #[derive(Clone, Debug)]
 pub(crate) struct Draw {
     pub(crate) seed: u64,
@@ -170,16 +170,16 @@ pub(crate) struct Draw {
     pub(crate) victim: usize,
     /// Another rank: the other end of a cut link, or the second to be killed.
     pub(crate) partner: usize,
-    /// How long after the phase began it happens.
+    /// Time from the start of the phase to the fault.
     pub(crate) delay: Duration,
-    /// Which of the ways in which it can happen.
+    /// Random bits from which each kind derives its details.
     pub(crate) way: u64,
 }
 
 impl Draw {
     pub(crate) fn new(seed: u64) -> Draw {
         let mut random = Random(seed);
-        // Mixed first, so that neighbouring seeds have nothing in common.
+        // The first value of neighbouring seeds is similar: discard it.
         random.next();
         let plain = Kind::PLAIN[random.below(8)];
         let kind = quotas::kind(seed).unwrap_or(plain);
@@ -198,7 +198,7 @@ impl Draw {
             Kind::Resume => RESUMED_OF,
             _ => ranks_min + random.below(7 - ranks_min),
         };
-        // The last rank has another part in a draw of single copies.
+        // In a `SingleCopy` draw the last rank is the reader.
         let parts = if kind == Kind::SingleCopy { size - 1 } else { size };
         let victim = random.below(parts);
         let partner = (victim + 1 + random.below(parts - 1)) % parts;
@@ -211,12 +211,12 @@ impl Draw {
         rank / self.per_host
     }
 
-    /// Whether a cut is between two ranks only, and not between a host and all others.
+    /// Whether a cut affects one link, not all links of a host.
     pub(crate) fn cuts_one_link(&self) -> bool {
         self.way.is_multiple_of(3) && self.host(self.victim) != self.host(self.partner)
     }
 
-    /// Whether ranks meet over the network.
+    /// Whether ranks join over TCP.
     pub(crate) fn is_networked(&self) -> bool {
         self.transport != Transport::Shared
     }
@@ -234,7 +234,7 @@ impl fmt::Display for Draw {
     }
 }
 
-/// SplitMix64: what is drawn depends on the seed alone, on every machine and for ever.
+/// SplitMix64: a draw depends on its seed alone, on every machine.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {

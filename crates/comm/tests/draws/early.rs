@@ -1,25 +1,24 @@
-//! A rank that is killed or stopped in the first 100 ms of its life, wherever it is then: before its first line, while ranks meet,
-//! or in its first calls.
+//! A rank is killed or stopped within 100 ms of its start: before `main`, in the rendezvous, or in its first calls.
 
 use std::time::Duration;
 
 use crate::draw::Draw;
 use crate::rank::now;
-use crate::scenario::Scene;
+use crate::scenario::Scenario;
 
-/// How long ranks wait for each other to come. All processes start at once, on a machine that may be busy.
-pub(crate) const MEETING_LIMIT: Duration = Duration::from_secs(6);
+/// The timeout of the rendezvous. All processes start at once, on a machine that may be busy.
+pub(crate) const JOIN_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// Whether the rank is killed. Otherwise it is stopped.
 pub(crate) fn kills(draw: &Draw) -> bool {
     draw.way.is_multiple_of(2)
 }
 
-pub(crate) fn play(scene: &mut Scene) {
-    std::thread::sleep(scene.draw.delay * 2 / 3);
-    scene.harm();
-    scene.at = now();
-    if !kills(&scene.draw) {
-        scene.see_the_end();
+pub(crate) fn drive(scenario: &mut Scenario) {
+    std::thread::sleep(scenario.draw.delay * 2 / 3);
+    scenario.inject();
+    scenario.at = now();
+    if !kills(&scenario.draw) {
+        scenario.await_outcome();
     }
 }

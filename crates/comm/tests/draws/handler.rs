@@ -1,5 +1,5 @@
-//! A rank that aborts its communicator from a signal handler while it waits in a call, as a Python program does that is asked to
-//! end. The handler itself only notes the signal; what the program wants done is done where the wait looks for signals.
+//! A rank aborts its communicator on a signal while it waits in a call, as a Python program does on SIGTERM. The handler sets a flag; the
+//! poll hook of the wait checks the flag and aborts.
 
 // A signal handler is installed.
 #![allow(unsafe_code)]
@@ -12,11 +12,11 @@ use weftlink_comm::{Communicator, while_waiting};
 
 use crate::calls::Outcome;
 use crate::draw::{Draw, Phase};
-use crate::job::Heard;
+use crate::job::RankLog;
 use crate::judge::{failure, mentions};
 use crate::rank::{Gate, Rank, now};
 use crate::raw::sum;
-use crate::scenario::{Evidence, Scene};
+use crate::scenario::{Evidence, Scenario};
 
 /// Why the rank aborts.
 const REASON: &str = "asked to end";
@@ -49,39 +49,39 @@ impl Rank {
         }
         self.hold(Gate::Next);
         let aborted = background.clone();
-        let look = move || {
+        let hook = move || {
             if ASKED.swap(false, Ordering::SeqCst) {
                 aborted.abort(REASON);
             }
         };
-        let made = while_waiting(look, || call(1000));
+        let made = while_waiting(hook, || call(1000));
         self.made(made)?;
-        Err(Outcome::Wrong("the call was made, though one rank had not come".to_owned()))
+        Err(Outcome::Wrong("the call succeeded without one of the ranks".to_owned()))
     }
 }
 
-/// What happens to the ranks of such a draw.
-pub(crate) fn play(scene: &mut Scene) {
-    let (victim, late, size) = (scene.draw.victim, scene.draw.partner, scene.draw.size);
-    let is_over = |one: &Heard| one.failure().is_some() || one.ended.is_some();
-    scene.job.wait(|all| all.iter().all(|one| one.is_holding(Gate::Next) || is_over(one)));
-    // The partner stays away, so the others wait for it.
-    scene.job.release((0..size).filter(|rank| *rank != late));
-    std::thread::sleep(scene.draw.delay + Duration::from_millis(20));
-    scene.at = now();
-    scene.job.signal(victim, Signal::TERM);
-    scene.job.wait(|all| (0..size).all(|rank| rank == late || is_over(&all[rank])));
-    scene.job.release([late]);
+/// Drives the draw.
+pub(crate) fn drive(scenario: &mut Scenario) {
+    let (victim, late, size) = (scenario.draw.victim, scenario.draw.partner, scenario.draw.size);
+    let is_over = |one: &RankLog| one.failure().is_some() || one.ended.is_some();
+    scenario.job.wait(|all| all.iter().all(|one| one.is_holding(Gate::Next) || is_over(one)));
+    // The partner does not make the call, so the others wait for it.
+    scenario.job.release((0..size).filter(|rank| *rank != late));
+    std::thread::sleep(scenario.draw.delay + Duration::from_millis(20));
+    scenario.at = now();
+    scenario.job.signal(victim, Signal::TERM);
+    scenario.job.wait(|all| (0..size).all(|rank| rank == late || is_over(&all[rank])));
+    scenario.job.release([late]);
 }
 
-/// All are told who aborted, and why.
+/// All errors name the rank that aborted, and its reason.
 pub(crate) fn judge(draw: &Draw, evidence: &Evidence) -> Result<Vec<f64>, String> {
     let Draw { victim, size, .. } = *draw;
     let mut seconds = Vec::new();
     for rank in 0..size {
-        let (text, _, began, at) = failure(&evidence.heard[rank], rank)?;
+        let (text, _, began, at) = failure(&evidence.logs[rank], rank)?;
         if !mentions(text, victim) || !text.contains(REASON) {
-            return Err(format!("rank {rank} does not tell that rank {victim} aborted: {text}"));
+            return Err(format!("rank {rank} does not report that rank {victim} aborted: {text}"));
         }
         seconds.push(at - evidence.at.max(began));
     }

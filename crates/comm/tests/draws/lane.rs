@@ -1,5 +1,5 @@
-//! Two communicators of the same ranks use one window, as the lanes of a long call do, and one of them fails. Calls of the other on the
-//! window succeed with the right results, or fail.
+//! Two communicators of the same ranks share a window, as the lanes of a long call do, and one of them fails. Calls of the other on the
+//! window succeed with right results, or fail.
 
 use std::time::Duration;
 
@@ -8,32 +8,32 @@ use weftlink_comm::{Background, Communicator, Window};
 use crate::calls::{Outcome, number};
 use crate::draw::Draw;
 use crate::judge::mentions;
-use crate::rank::{Rank, Said, say};
+use crate::rank::{Event, Rank, report};
 use crate::raw::sum;
 use crate::scenario::Evidence;
 
-/// The elements of a window: a part for each communicator.
+/// The elements of each communicator's part of the window.
 const PART: usize = 64 << 10;
-/// How long the call waits that is to fail for a rank that stays away.
-const STAYED_AWAY: Duration = Duration::from_secs(3);
-/// Calls of the other communicator after that.
+/// The timeout of the call that one rank does not make.
+const ABSENT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Calls of the other communicator after the failure.
 const ROUNDS: usize = 12;
-/// What the victim gives as its reason.
+/// The victim's reason for its abort.
 const REASON: &str = "this lane alone";
 
 /// How the lane fails.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
     /// The victim does not make the call.
-    StaysAway,
-    /// It makes another.
+    Absent,
+    /// It makes a different call.
     Differs,
     /// It aborts the lane.
     Aborts,
 }
 
 fn how(draw: &Draw) -> How {
-    [How::StaysAway, How::Differs, How::Aborts][(draw.way % 3) as usize]
+    [How::Absent, How::Differs, How::Aborts][(draw.way % 3) as usize]
 }
 
 impl Rank {
@@ -52,8 +52,8 @@ impl Rank {
         let is_victim = me == self.draw.victim;
         window[PART..].fill(1.0);
         let made = match how(&self.draw) {
-            How::StaysAway if is_victim => Ok(()),
-            How::StaysAway => sum(&lane, &mut window[PART..], Some(STAYED_AWAY)),
+            How::Absent if is_victim => Ok(()),
+            How::Absent => sum(&lane, &mut window[PART..], Some(ABSENT_TIMEOUT)),
             How::Differs => sum(&lane, &mut window[PART + usize::from(is_victim)..], None),
             How::Aborts => {
                 if is_victim {
@@ -64,7 +64,7 @@ impl Rank {
             }
         };
         match made {
-            Err(error) => say(&Said::Lane(error.to_string())),
+            Err(error) => report(&Event::Lane(error.to_string())),
             Ok(()) if is_victim => {}
             Ok(()) => return Err(Outcome::Wrong("the lane did not fail".to_owned())),
         }
@@ -75,7 +75,7 @@ impl Rank {
         Ok(())
     }
 
-    /// Makes a call in a part of the window, and looks at every value.
+    /// Makes a call in a part of the window, and checks every value.
     fn sum_right(
         &mut self,
         comm: &Background,
@@ -102,30 +102,30 @@ impl Rank {
     }
 }
 
-/// All know why the lane failed. What the other communicator does was checked by the ranks: it is right, or it has failed too, and
-/// for the same reason.
+/// All errors say why the lane failed. The ranks have checked the results of the other communicator; if it failed too, its error names the
+/// same rank.
 pub(crate) fn judge(draw: &Draw, evidence: &Evidence) -> Result<Vec<f64>, String> {
     let Draw { victim, size, .. } = *draw;
     for rank in (0..size).filter(|rank| *rank != victim) {
-        let heard = &evidence.heard[rank];
-        let lane = heard.said.iter().find_map(|said| match said {
-            Said::Lane(error) => Some(error.as_str()),
+        let log = &evidence.logs[rank];
+        let lane = log.events.iter().find_map(|event| match event {
+            Event::Lane(error) => Some(error.as_str()),
             _ => None,
         });
         let Some(error) = lane else { return Err(format!("the lane of rank {rank} did not fail")) };
         let is_right = mentions(error, victim)
             && match how(draw) {
-                How::StaysAway => true,
+                How::Absent => true,
                 How::Differs => error.contains(" does not match: "),
                 How::Aborts => error.contains(REASON),
             };
         if !is_right {
-            return Err(format!("rank {rank} does not tell what rank {victim} did to the lane: {error}"));
+            return Err(format!("rank {rank} does not report what rank {victim} did to the lane: {error}"));
         }
-        if let Some((error, ..)) = heard.failure().filter(|(error, ..)| !mentions(error, victim)) {
+        if let Some((error, ..)) = log.failure().filter(|(error, ..)| !mentions(error, victim)) {
             return Err(format!("rank {rank} does not blame rank {victim} for the other failure: {error}"));
         }
     }
-    let stuck = evidence.heard.iter().position(|heard| !heard.is_done() && heard.failure().is_none());
+    let stuck = evidence.logs.iter().position(|log| !log.is_done() && log.failure().is_none());
     stuck.map_or(Ok(Vec::new()), |rank| Err(format!("rank {rank} has neither finished nor failed")))
 }

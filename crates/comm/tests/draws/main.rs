@@ -1,10 +1,10 @@
-//! Faults, drawn by the hundred: from one number follow what goes wrong (a rank is killed or stopped, links are cut, bits
-//! change, calls or counts differ, strangers come, versions differ, the network splits), to whom, when, and over what the ranks send. Every rank is a
-//! process that checks every value it gets. Whatever is drawn, nobody hangs, no value is wrong, the right rank is named,
-//! and nothing is left.
+//! Random fault injection. A draw is one fault, derived from a seed: its kind (a rank is killed or stopped, links are cut, bits flip,
+//! calls or counts differ, unknown clients connect, versions differ, the network splits), the rank it hits, the time, and the transport.
+//! Every rank is a process that checks every value it receives. In every draw no rank hangs, no value is wrong, the errors name the
+//! right rank, and no process, socket or file is left.
 //!
-//! `WEFT_DRAWS=1000 WEFT_SEED=1` draws a thousand, from seed 1 on; a draw that failed is repeated by its own seed. No test here
-//! depends on how fast anything is, but for waits that must come to an end.
+//! `WEFT_DRAWS=1000 WEFT_SEED=1` runs seeds 1 to 1000. To repeat a failed draw, run its seed alone. Timeouts detect hangs; nothing else
+//! here depends on speed.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -39,18 +39,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use scenario::{Report, run};
 
-/// How many are drawn unless the environment says otherwise.
+/// Draws, unless `WEFT_DRAWS` is set.
 const DRAWS: u64 = 50;
-/// The seed of the first of them.
+/// The first seed, unless `WEFT_SEED` is set.
 const SEED: u64 = 1;
-/// How many run at the same time: they mostly wait.
+/// Concurrent draws, unless `WEFT_DRAWS_AT_ONCE` is set. Draws mostly wait.
 const AT_ONCE: u64 = 3;
 
-/// Not a test: what the processes of draws run.
+/// Not a test: the entry point of rank processes.
 #[test]
-fn rank_of_a_draw() {
+fn rank_process() {
     if let Some(role) = rank::role() {
-        rank::play(role);
+        rank::run(role);
     }
 }
 
@@ -59,7 +59,7 @@ fn draws() {
     let number = |name, otherwise| std::env::var(name).map_or(otherwise, |text| text.parse::<u64>().unwrap());
     let (draws, first) = (number("WEFT_DRAWS", DRAWS), number("WEFT_SEED", SEED));
     let at_once = number("WEFT_DRAWS_AT_ONCE", AT_ONCE);
-    // Floods of connections take a descriptor each.
+    // Each connection of a flood needs a descriptor.
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     let (next, reports) = (AtomicU64::new(0), Mutex::new(Vec::<Report>::new()));
@@ -80,7 +80,7 @@ fn draws() {
                         let seed = report.draw.seed;
                         println!("FAILED: {failure}");
                         println!(
-                            "  again: WEFT_DRAWS=1 WEFT_SEED={seed} cargo nextest run -p weftlink-comm --test draws \
+                            "  to repeat: WEFT_DRAWS=1 WEFT_SEED={seed} cargo nextest run -p weftlink-comm --test draws \
                              draws --no-capture\n"
                         );
                     }

@@ -2,13 +2,13 @@
 //! with the lowest rank; the other side gets errors, so that there is one group and not two.
 
 use crate::draw::Draw;
-use crate::job::Heard;
+use crate::job::RankLog;
 use crate::judge::failure;
 use crate::proxy::Ends;
-use crate::rank::{CALLS_AFTER_SHRINK, Said};
+use crate::rank::{CALLS_AFTER_SHRINK, Event};
 use crate::scenario::Evidence;
 
-/// Whether a rank is on the victim's side: a number of hosts in a row, from the victim's on.
+/// Whether a rank is on the victim's side: consecutive hosts, beginning with the victim's.
 pub(crate) fn is_with_victim(draw: &Draw, rank: usize) -> bool {
     let hosts = draw.host(draw.size - 1) + 1;
     let with_victim = 1 + (draw.way as usize / 8) % (hosts - 1);
@@ -21,7 +21,7 @@ pub(crate) fn links(draw: &Draw) -> Vec<Ends> {
     pairs.filter(|(one, other)| is_with_victim(draw, *one) != is_with_victim(draw, *other)).collect()
 }
 
-/// The ranks that go on.
+/// The ranks that continue.
 fn winners(draw: &Draw) -> Vec<usize> {
     let sides = [true, false].map(|side| {
         (0..draw.size).filter(|rank| is_with_victim(draw, *rank) == side).collect::<Vec<usize>>()
@@ -34,37 +34,37 @@ pub(crate) fn judge(draw: &Draw, evidence: &Evidence) -> Result<Vec<f64>, String
     let winners = winners(draw);
     let mut seconds = Vec::new();
     for rank in 0..draw.size {
-        let heard = &evidence.heard[rank];
-        let (text, _, began, at) = failure(heard, rank)?;
+        let log = &evidence.logs[rank];
+        let (text, _, began, at) = failure(log, rank)?;
         seconds.push(at - evidence.at.max(began));
         let across = |other: &usize| is_with_victim(draw, *other) != is_with_victim(draw, rank);
         let named = crate::judge::named(text);
         if named.is_empty() || !named.iter().any(|(named, _)| across(named)) {
-            return Err(format!("rank {rank} does not name a rank across: {text}"));
+            return Err(format!("rank {rank} does not name a rank of the other side: {text}"));
         }
-        let group = last_group(heard);
+        let group = last_group(log);
         if winners.contains(&rank) {
             let is_right = group == Some(&winners);
-            let calls = heard.said.iter().find_map(|said| match said {
-                Said::Done { calls } => Some(*calls),
+            let calls = log.events.iter().find_map(|event| match event {
+                Event::Done { calls } => Some(*calls),
                 _ => None,
             });
             if !is_right || calls.is_none_or(|calls| calls < CALLS_AFTER_SHRINK) {
                 return Err(format!(
-                    "rank {rank} did not go on with {winners:?}, but with {group:?}: {calls:?} calls"
+                    "rank {rank} continued with {group:?} instead of {winners:?}: {calls:?} calls"
                 ));
             }
         } else if group.is_some() {
-            return Err(format!("rank {rank} went on with {group:?}, beside the group of {winners:?}"));
+            return Err(format!("rank {rank} continued with {group:?}, beside the group of {winners:?}"));
         }
     }
     Ok(seconds)
 }
 
 /// The last group that a rank was in after it shrank.
-fn last_group(heard: &Heard) -> Option<&Vec<usize>> {
-    heard.said.iter().rev().find_map(|said| match said {
-        Said::Shrunk { origins, .. } => Some(origins),
+fn last_group(log: &RankLog) -> Option<&Vec<usize>> {
+    log.events.iter().rev().find_map(|event| match event {
+        Event::Shrunk { origins, .. } => Some(origins),
         _ => None,
     })
 }

@@ -9,62 +9,61 @@ use std::time::Duration;
 
 use crate::sockets;
 
-/// How many bytes a connection begins with until both have proved who they are: a greeting of 12 each way, to which whoever answers adds a
-/// challenge of 16, then 48, to which
-/// whoever answers adds its name.
-const HANDSHAKE_OF_WHO_COMES: usize = 12 + 48;
-const HANDSHAKE_OF_WHO_ANSWERS: usize = 12 + 16 + 48 + 37;
+/// The bytes of a handshake in each direction: a greeting of 12, to which the server adds a challenge of 16, then 48, to which the server
+/// adds its name.
+const CLIENT_HANDSHAKE: usize = 12 + 48;
+const SERVER_HANDSHAKE: usize = 12 + 16 + 48 + 37;
 
-/// Where connections go.
+/// The destination of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
-    /// Where ranks meet.
-    Meeting(u16),
+    /// The rendezvous port of rank 0.
+    Rendezvous(u16),
     /// A rank's own listener.
     Rank(usize),
 }
 
-/// What is done to connections from now on.
+/// A fault of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Harm {
-    /// They end, and no new one is made.
-    End,
-    /// They stay, but nothing comes through.
-    Silence,
+pub(crate) enum LinkFault {
+    /// Connections are closed, and new ones are refused.
+    Close,
+    /// Connections stay open, but no data passes.
+    Stall,
 }
 
 #[derive(Default)]
 struct State {
     pids: Vec<u32>,
-    /// The port at which the ranks meet.
-    meeting: u16,
-    /// Ranks at the ends, and the sockets.
+    /// The rendezvous port.
+    rendezvous: u16,
+    /// The endpoints of each connection, and its sockets.
     connections: Vec<(Ends, TcpStream, TcpStream)>,
-    harmed: Option<(Vec<Ends>, Harm)>,
-    /// Between whom the next byte that passes is changed, and which bit.
+    faulty: Option<(Vec<Ends>, LinkFault)>,
+    /// A rank, and random bits: flip a bit of the next data to or from it.
     corrupt: Option<(usize, u64)>,
-    /// Between whom one was.
+    /// The connection on which a bit was flipped.
     corrupted: Option<Ends>,
-    /// Whether that was before both had proved who they are.
+    /// Whether that bit was part of the handshake.
     in_handshake: bool,
-    /// What was said first on some connection.
+    /// The first bytes that a client sent.
     recording: Vec<u8>,
 }
 
-/// The ranks at the ends of a connection, the lower one first.
+/// The ranks of a connection, the lower one first.
 pub(crate) type Ends = (usize, usize);
 
 pub(crate) struct Proxy {
     state: Arc<Mutex<State>>,
     over: Arc<AtomicBool>,
-    pub(crate) meeting_port: u16,
+    pub(crate) rendezvous_port: u16,
     pub(crate) ports: Vec<u16>,
 }
 
 impl Proxy {
-    /// Stands before rank 0's meeting and every rank's own listener.
-    pub(crate) fn new(size: usize, meeting: u16) -> Proxy {
-        let state = Arc::new(Mutex::new(State { meeting, ..State::default() }));
+    /// Proxies rank 0's rendezvous port and every rank's listener.
+    pub(crate) fn new(size: usize, rendezvous: u16) -> Proxy {
+        let state = Arc::new(Mutex::new(State { rendezvous, ..State::default() }));
         let over = Arc::new(AtomicBool::new(false));
         let listen = |target: Target| {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -75,44 +74,44 @@ impl Proxy {
             port
         };
         let ports = (0..size).map(|rank| listen(Target::Rank(rank))).collect();
-        let meeting_port = listen(Target::Meeting(meeting));
-        Proxy { state, over, meeting_port, ports }
+        let rendezvous_port = listen(Target::Rendezvous(rendezvous));
+        Proxy { state, over, rendezvous_port, ports }
     }
 
-    /// Who the ranks are.
-    pub(crate) fn know(&self, pids: Vec<u32>) {
+    /// Sets the pids of the ranks.
+    pub(crate) fn set_pids(&self, pids: Vec<u32>) {
         self.state.lock().unwrap().pids = pids;
     }
 
-    /// Does something to all connections between such pairs of ranks.
-    pub(crate) fn harm(&self, pairs: Vec<Ends>, harm: Harm) {
+    /// Injects a fault into the links between these pairs of ranks.
+    pub(crate) fn inject(&self, pairs: Vec<Ends>, fault: LinkFault) {
         let mut state = self.state.lock().unwrap();
-        if harm == Harm::End {
+        if fault == LinkFault::Close {
             for (ends, one, other) in &state.connections {
                 if pairs.contains(ends) {
                     let _ = (one.shutdown(Shutdown::Both), other.shutdown(Shutdown::Both));
                 }
             }
         }
-        state.harmed = Some((pairs, harm));
+        state.faulty = Some((pairs, fault));
     }
 
-    /// Changes one bit of what passes next to or from a rank.
+    /// Flips one bit of the next data to or from a rank.
     pub(crate) fn corrupt(&self, rank: usize, random: u64) {
         self.state.lock().unwrap().corrupt = Some((rank, random));
     }
 
-    /// Between whom a bit was changed.
+    /// The connection on which a bit was flipped.
     pub(crate) fn corrupted(&self) -> Option<Ends> {
         self.state.lock().unwrap().corrupted
     }
 
-    /// Whether it was changed before both had proved who they are: whoever comes then comes again.
+    /// Whether the flipped bit was part of the handshake, which the client retries.
     pub(crate) fn was_in_handshake(&self) -> bool {
         self.state.lock().unwrap().in_handshake
     }
 
-    /// What one said first that came.
+    /// The first bytes that a client sent.
     pub(crate) fn recording(&self) -> Vec<u8> {
         self.state.lock().unwrap().recording.clone()
     }
@@ -139,8 +138,8 @@ fn accept(listener: &TcpListener, target: Target, state: &Arc<Mutex<State>>, ove
     }
 }
 
-/// What the kernel tells of sockets may leave some out while others come and go.
-fn surely<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
+/// Retries a lookup in the kernel's socket tables, which may miss entries while sockets open and close.
+fn retry_lookup<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
     (0..20).find_map(|_| {
         let found = look();
         if found.is_none() {
@@ -155,13 +154,13 @@ fn carry(came: TcpStream, target: Target, state: &Arc<Mutex<State>>, over: &Arc<
     came.set_nonblocking(false).ok()?;
     let pids = state.lock().unwrap().pids.clone();
     let (peer, here) = (came.peer_addr().ok()?.port(), came.local_addr().ok()?.port());
-    let from = surely(|| sockets::owner(peer, here, &pids))?;
+    let from = retry_lookup(|| sockets::owner(peer, here, &pids))?;
     let (to, port) = match target {
-        Target::Meeting(port) => (0, port),
+        Target::Rendezvous(port) => (0, port),
         Target::Rank(rank) => {
-            let meeting = state.lock().unwrap().meeting;
-            let is_own = |port: &u16| *port != meeting;
-            (rank, surely(|| sockets::listening(pids[rank]).into_iter().find(is_own))?)
+            let rendezvous = state.lock().unwrap().rendezvous;
+            let is_own = |port: &u16| *port != rendezvous;
+            (rank, retry_lookup(|| sockets::listening(pids[rank]).into_iter().find(is_own))?)
         }
     };
     let goes = TcpStream::connect(("127.0.0.1", port)).ok()?;
@@ -169,7 +168,11 @@ fn carry(came: TcpStream, target: Target, state: &Arc<Mutex<State>>, over: &Arc<
     let (_, _) = (came.set_nodelay(true), goes.set_nodelay(true));
     let pumps = {
         let mut state = state.lock().unwrap();
-        if state.harmed.as_ref().is_some_and(|(pairs, harm)| pairs.contains(&ends) && *harm == Harm::End) {
+        if state
+            .faulty
+            .as_ref()
+            .is_some_and(|(pairs, fault)| pairs.contains(&ends) && *fault == LinkFault::Close)
+        {
             return None;
         }
         state.connections.push((ends, came.try_clone().ok()?, goes.try_clone().ok()?));
@@ -196,8 +199,9 @@ fn pump(
     while let Ok(got @ 1..) = from.read(&mut buffer) {
         let is_silent = || {
             let state = state.lock().unwrap();
-            let silence = |(pairs, harm): &(Vec<Ends>, Harm)| pairs.contains(&ends) && *harm == Harm::Silence;
-            state.harmed.as_ref().is_some_and(silence)
+            let silence =
+                |(pairs, fault): &(Vec<Ends>, LinkFault)| pairs.contains(&ends) && *fault == LinkFault::Stall;
+            state.faulty.as_ref().is_some_and(silence)
         };
         while is_silent() && !over.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(5));
@@ -207,7 +211,7 @@ fn pump(
             let bit = random as usize % (got * 8);
             buffer[bit / 8] ^= 1 << (bit % 8);
             (known.corrupt, known.corrupted) = (None, Some(ends));
-            let handshake = if is_first { HANDSHAKE_OF_WHO_COMES } else { HANDSHAKE_OF_WHO_ANSWERS };
+            let handshake = if is_first { CLIENT_HANDSHAKE } else { SERVER_HANDSHAKE };
             known.in_handshake = carried + bit / 8 < handshake;
         }
         if is_first && known.recording.len() < 200 && (is_new || !known.recording.is_empty()) {

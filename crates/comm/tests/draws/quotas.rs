@@ -1,9 +1,9 @@
-//! How many of 1,000 draws each kind gets. Any 1,000 seeds in a row have exactly these numbers, so the time that they take is
-//! known; the kinds that take long get few.
+//! The number of draws of each kind. Any 1,000 consecutive seeds have exactly these numbers, so that their run time is known; slow kinds
+//! get few.
 
 use crate::draw::Kind;
 
-/// Of 1,000 draws. The rest are of the plain kinds, each as often as the others.
+/// Per 1,000 draws. The rest are spread evenly over the plain kinds.
 pub(crate) const QUOTAS: [(Kind, u64); 11] = [
     (Kind::Counts, 150),
     (Kind::SingleCopy, 50),
@@ -18,15 +18,15 @@ pub(crate) const QUOTAS: [(Kind, u64); 11] = [
     (Kind::Resume, 10),
 ];
 
-/// Seeds with one of these remainders, of 20, draw a kind that has a quota.
+/// Seeds with one of these remainders modulo `OF` draw a kind that has a quota.
 const REMAINDERS: [u64; 11] = [4, 5, 6, 8, 10, 11, 12, 15, 16, 18, 19];
 const OF: u64 = 20;
-/// How many of 1,000 seeds that are.
+/// The number of such seeds in 1,000.
 const PLACES: u64 = 1000 / OF * REMAINDERS.len() as u64;
-/// Spreads the kinds, so that a few dozen seeds in a row have some of each. Coprime to `PLACES`.
+/// Spreads the kinds, so that a few dozen consecutive seeds have some of each. Coprime to `PLACES`.
 const STRIDE: u64 = 377;
 
-/// The kind of a seed, if it has one by quota.
+/// The kind of a seed, if it falls under a quota.
 pub(crate) fn kind(seed: u64) -> Option<Kind> {
     let at = REMAINDERS.iter().position(|remainder| *remainder == seed % OF)? as u64;
     let place = seed / OF % (1000 / OF) * REMAINDERS.len() as u64 + at;
@@ -41,7 +41,7 @@ pub(crate) fn kind(seed: u64) -> Option<Kind> {
 }
 
 #[test]
-fn a_thousand_seeds_have_the_quota_of_every_kind() {
+fn every_thousand_seeds_meet_the_quotas() {
     for first in [1, 777] {
         let kinds: Vec<Kind> = (first..first + 1000).filter_map(kind).collect();
         for (kind, quota) in QUOTAS {

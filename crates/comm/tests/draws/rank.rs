@@ -16,63 +16,63 @@ use crate::counts::Uneven;
 use crate::draw::{Draw, Kind, Phase, Transport};
 use crate::foreign;
 
-/// In the environment of a rank: its [`Role`], as JSON.
+/// The environment variable with the [`Role`] of a rank, as JSON.
 pub(crate) const ROLE: &str = "WEFT_DRAW_ROLE";
-/// What a rank says begins so.
-pub(crate) const SAYS: &str = "rank says: ";
-/// How many rounds between two looks whether to go on.
-const LOOK_EVERY: usize = 8;
-/// A series that nothing ends is a failure of the draw, not a reason to run for ever.
+/// The prefix of an [`Event`] on standard output.
+pub(crate) const EVENT_PREFIX: &str = "event: ";
+/// Rounds between two checks whether to finish.
+const FINISH_CHECK_EVERY: usize = 8;
+/// Ends a series that no fault and no command has ended.
 const SERIES_MAX: Duration = Duration::from_secs(60);
-/// What survivors do when they have shrunk. Without optimisation a tenth of it takes as long.
+/// Calls of the survivors after a shrink: fewer in a slow, unoptimised build.
 pub(crate) const CALLS_AFTER_SHRINK: usize = if cfg!(debug_assertions) { 100 } else { 1000 };
 
-/// What a process is to be.
+/// What a rank process does.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Role {
     pub(crate) seed: u64,
     pub(crate) rank: usize,
-    pub(crate) place: String,
+    pub(crate) address: String,
     pub(crate) token: String,
     pub(crate) announced_port: Option<u16>,
-    pub(crate) meeting_limit: Duration,
+    pub(crate) join_timeout: Duration,
     pub(crate) deadline: Duration,
     pub(crate) warn_after: Duration,
-    /// Where it waits until it is told to go on.
+    /// The gates at which it waits for the harness.
     pub(crate) holds: Vec<Gate>,
-    /// The round in which it makes another call than the others, and which.
+    /// The round in which it makes a different call from the others, and how it differs.
     pub(crate) differs: Option<(usize, u64)>,
-    /// It first comes set up like this, and is refused.
+    /// A setting with which it first tries to join, and is refused.
     pub(crate) terms: Option<(String, String)>,
-    /// It first comes to this place.
-    pub(crate) wrong_place: Option<String>,
-    /// How many descriptors it may have, if not as many as usual.
+    /// An address at which it first tries to join, and is refused.
+    pub(crate) wrong_address: Option<String>,
+    /// Its limit of descriptors, if lower than the default.
     pub(crate) descriptors_max: Option<u64>,
-    /// It is of another user, has no business here, and is to be refused.
+    /// It runs as another user, and must be refused.
     pub(crate) is_foreign: bool,
 }
 
-/// Where a rank can be held.
+/// A point at which a rank waits for the harness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Gate {
-    Meet,
-    Make,
+    Join,
+    Create,
     First,
     Next,
     Shrink,
 }
 
-/// What a rank says.
+/// A message from a rank to the harness.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) enum Said {
+pub(crate) enum Event {
     Holding(Gate),
-    Met,
-    Made,
-    /// It has made all kinds of calls of its phase once.
+    Joined,
+    Created,
+    /// It has made every kind of call of its phase once.
     Warm,
-    /// It was turned away, as it should be, and comes again.
+    /// It was refused, as it should be, and tries again.
     Refused(String),
-    /// A call, or what comes before calls, failed.
+    /// The rendezvous, the communicator's creation or a call failed.
     Failed {
         error: String,
         variant: String,
@@ -81,9 +81,9 @@ pub(crate) enum Said {
         calls: usize,
     },
     Wrong(String),
-    /// The communicator beside the one that makes the calls failed, as it should.
+    /// The other communicator of a `Lane` draw failed, as it should.
     Lane(String),
-    /// The group that is left, as old ranks.
+    /// The group after a shrink, as old ranks.
     Shrunk {
         origins: Vec<usize>,
         at: f64,
@@ -93,7 +93,7 @@ pub(crate) enum Said {
     },
 }
 
-/// Seconds, the same for all processes of a machine.
+/// Seconds since the epoch: comparable between processes.
 pub(crate) fn now() -> f64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
@@ -103,24 +103,24 @@ pub(crate) fn role() -> Option<Role> {
     serde_json::from_str(&std::env::var(ROLE).ok()?).ok()
 }
 
-pub(crate) fn say(said: &Said) {
-    let text = serde_json::to_string(said).unwrap();
+pub(crate) fn report(event: &Event) {
+    let text = serde_json::to_string(event).unwrap();
     let mut out = std::io::stdout().lock();
-    // The test's own output may stand before it.
-    let _ = writeln!(out, "\n{SAYS}{text}");
+    // The test harness may have written part of a line.
+    let _ = writeln!(out, "\n{EVENT_PREFIX}{text}");
     let _ = out.flush();
 }
 
-/// What the harness has told this process.
-static LET_GO: AtomicUsize = AtomicUsize::new(0);
+/// Commands that the harness has sent.
+static RELEASED: AtomicUsize = AtomicUsize::new(0);
 static FINISH: AtomicBool = AtomicBool::new(false);
 
-/// Hears the harness. A harness that is gone ends the process.
-fn listen_to_harness() {
+/// Reads commands of the harness; exits when its end of the pipe is closed.
+fn read_commands() {
     std::thread::spawn(|| {
         for line in std::io::stdin().lock().lines() {
             match line.as_deref() {
-                Ok("go") => drop(LET_GO.fetch_add(1, Ordering::SeqCst)),
+                Ok("go") => drop(RELEASED.fetch_add(1, Ordering::SeqCst)),
                 Ok("finish") => FINISH.store(true, Ordering::SeqCst),
                 _ => break,
             }
@@ -135,26 +135,26 @@ pub(crate) struct Rank {
     passed: usize,
     pub(crate) calls: usize,
     began: f64,
-    has_told: Cell<bool>,
+    has_reported: Cell<bool>,
 }
 
-/// Runs a role to its end.
-pub(crate) fn play(role: Role) {
-    listen_to_harness();
+/// Runs a role.
+pub(crate) fn run(role: Role) {
+    read_commands();
     if let Some(limit) = role.descriptors_max {
         let (current, maximum) = (Some(limit), Some(limit));
         setrlimit(Resource::Nofile, Rlimit { current, maximum }).unwrap();
     }
     let draw = Draw::new(role.seed);
     if role.is_foreign {
-        return foreign::play(&role, &draw);
+        return foreign::run(&role, &draw);
     }
-    let mut rank = Rank { role, draw, passed: 0, calls: 0, began: now(), has_told: Cell::new(false) };
-    match rank.meet().and_then(|comm| rank.work(comm)) {
-        Ok(()) => say(&Said::Done { calls: rank.calls }),
-        Err(Outcome::Wrong(what)) => say(&Said::Wrong(what)),
-        // Said where it happened.
-        Err(Outcome::Failed(_)) if rank.has_told.get() => {}
+    let mut rank = Rank { role, draw, passed: 0, calls: 0, began: now(), has_reported: Cell::new(false) };
+    match rank.join().and_then(|comm| rank.work(comm)) {
+        Ok(()) => report(&Event::Done { calls: rank.calls }),
+        Err(Outcome::Wrong(what)) => report(&Event::Wrong(what)),
+        // Already reported.
+        Err(Outcome::Failed(_)) if rank.has_reported.get() => {}
         Err(Outcome::Failed(error)) => drop(rank.failed(error)),
     }
 }
@@ -162,9 +162,9 @@ pub(crate) fn play(role: Role) {
 impl Rank {
     pub(crate) fn hold(&mut self, gate: Gate) {
         if self.role.holds.contains(&gate) {
-            say(&Said::Holding(gate));
+            report(&Event::Holding(gate));
             self.passed += 1;
-            while LET_GO.load(Ordering::SeqCst) < self.passed {
+            while RELEASED.load(Ordering::SeqCst) < self.passed {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
@@ -175,32 +175,32 @@ impl Rank {
         let variant = format!("{error:?}");
         let variant = variant.split([' ', '(', '{']).next().unwrap_or("").to_owned();
         let (began, calls) = (self.began, self.calls);
-        self.has_told.set(true);
-        say(&Said::Failed { error: error.to_string(), variant, began, at: now(), calls });
+        self.has_reported.set(true);
+        report(&Event::Failed { error: error.to_string(), variant, began, at: now(), calls });
         Outcome::Failed(error)
     }
 
-    fn meet(&mut self) -> Result<Communicator, Outcome> {
-        self.hold(Gate::Meet);
-        let meeting = self.role.meeting(&self.draw);
-        let refused = |meeting: Rendezvous| match Bootstrap::join(&meeting, self.role.rank) {
-            Ok(_) => say(&Said::Wrong("it was to be refused".to_owned())),
-            Err(error) => say(&Said::Refused(error.to_string())),
+    fn join(&mut self) -> Result<Communicator, Outcome> {
+        self.hold(Gate::Join);
+        let rendezvous = self.role.rendezvous(&self.draw);
+        let refused = |rendezvous: Rendezvous| match Bootstrap::join(&rendezvous, self.role.rank) {
+            Ok(_) => report(&Event::Wrong("it was not refused".to_owned())),
+            Err(error) => report(&Event::Refused(error.to_string())),
         };
         if let Some(term) = self.role.terms.clone() {
-            let network = Network { terms: vec![term], ..meeting.network.clone() };
-            refused(Rendezvous { network, ..meeting.clone() });
+            let network = Network { terms: vec![term], ..rendezvous.network.clone() };
+            refused(Rendezvous { network, ..rendezvous.clone() });
         }
-        if let Some(wrong) = &self.role.wrong_place {
-            refused(Rendezvous { address: self::place(wrong), ..meeting.clone() });
+        if let Some(wrong) = &self.role.wrong_address {
+            refused(Rendezvous { address: parse_address(wrong), ..rendezvous.clone() });
         }
-        let met = match self.role.rank {
-            0 => Bootstrap::listen(&meeting),
-            rank => Bootstrap::join(&meeting, rank),
+        let bootstrap = match self.role.rank {
+            0 => Bootstrap::listen(&rendezvous),
+            rank => Bootstrap::join(&rendezvous, rank),
         };
-        let met = met.map_err(|error| self.failed(error.into()))?;
-        say(&Said::Met);
-        self.hold(Gate::Make);
+        let bootstrap = bootstrap.map_err(|error| self.failed(error.into()))?;
+        report(&Event::Joined);
+        self.hold(Gate::Create);
         let options = Options {
             deadline: self.role.deadline,
             warn_after: self.role.warn_after,
@@ -209,8 +209,8 @@ impl Rank {
             single_copy: single_copy(&self.draw),
             ..Options::default()
         };
-        let made = Communicator::new(met, options).map_err(|error| self.failed(error))?;
-        say(&Said::Made);
+        let made = Communicator::new(bootstrap, options).map_err(|error| self.failed(error))?;
+        report(&Event::Created);
         Ok(made)
     }
 
@@ -224,14 +224,14 @@ impl Rank {
             _ => {}
         }
         let phase = self.draw.phase;
-        if !matches!(phase, Phase::Meeting | Phase::Making | Phase::First) {
+        if !matches!(phase, Phase::Rendezvous | Phase::Creating | Phase::First) {
             let warm = if phase == Phase::Large { 1 } else { 7 };
             for round in 0..warm {
                 let warming = call(phase, round, comm.size());
                 self.call(&mut comm, warming, round)?;
             }
             self.call(&mut comm, Call { count: 1, ..Call::small(1, 1) }, 0)?;
-            say(&Said::Warm);
+            report(&Event::Warm);
         }
         self.hold(Gate::Next);
         let ended = self.series(&mut comm, phase);
@@ -241,28 +241,28 @@ impl Rank {
         }
     }
 
-    /// Calls until something goes wrong, or the harness tells rank 0 that it is enough, which tells the others.
+    /// Makes calls until one fails, or until rank 0 broadcasts the harness's command to finish.
     fn series(&mut self, comm: &mut Communicator, phase: Phase) -> Result<(), Outcome> {
         let started = Instant::now();
         for round in 0.. {
             let usual = call(phase, round, comm.size());
             match self.role.differs {
-                // Leaves without a word, as a rank does that returns early.
+                // Leaves, as a rank that returns early does.
                 Some((when, 5)) if when == round => return Ok(()),
-                // One call fewer: every later call is another than that of the others.
+                // Skips a call: every later call differs from those of the others.
                 Some((when, 6)) if when == round => {}
                 Some((when, way)) if when == round => {
                     self.call(comm, usual.differently(way, comm.size()), round)?;
                 }
                 _ => self.call(comm, usual, round)?,
             }
-            if round % LOOK_EVERY == LOOK_EVERY - 1 || phase == Phase::Large {
+            if round % FINISH_CHECK_EVERY == FINISH_CHECK_EVERY - 1 || phase == Phase::Large {
                 self.began = now();
                 let is_over = FINISH.load(Ordering::SeqCst) || started.elapsed() > SERIES_MAX;
                 let mut over = [i32::from(is_over)];
                 comm.broadcast(&mut over, 0).map_err(|error| self.failed(error))?;
                 if over == [1] {
-                    // Nobody leaves before all have come so far.
+                    // No rank leaves before all are here.
                     return self.call(comm, Call::barrier(), 0);
                 }
             }
@@ -276,7 +276,7 @@ impl Rank {
         self.made(made)
     }
 
-    /// Counts a call that was made, and tells of one that failed.
+    /// Counts a call that succeeded, and reports one that failed.
     pub(crate) fn made(&mut self, made: Result<(), Outcome>) -> Result<(), Outcome> {
         self.calls += usize::from(made.is_ok());
         made.map_err(|outcome| match outcome {
@@ -285,8 +285,7 @@ impl Rank {
         })
     }
 
-    /// Makes uneven calls until one disagrees. A rank that has no part in what is disagreed about may have finished that call; the
-    /// next one fails.
+    /// Makes uneven calls up to the mismatch. A rank that is not affected may complete that call; its next one fails.
     fn disagree(&mut self, mut comm: Communicator) -> Result<(), Outcome> {
         let (uneven, last) = (Uneven::new(&self.draw), Uneven::rounds(&self.draw));
         let mut windows = uneven.windows(&mut comm)?;
@@ -297,19 +296,19 @@ impl Rank {
         self.call(&mut comm, Call::barrier(), 0)
     }
 
-    /// Goes on with those who are left.
+    /// Shrinks, and makes calls in the new group.
     fn shrink(&mut self, mut comm: Communicator) -> Result<(), Outcome> {
         self.hold(Gate::Shrink);
         for _ in 0..self.draw.size {
             comm = comm.shrink().map_err(|error| self.failed(error))?;
-            say(&Said::Shrunk { origins: comm.origins().to_vec(), at: now() });
+            report(&Event::Shrunk { origins: comm.origins().to_vec(), at: now() });
             match self.calls_after_shrink(&mut comm) {
-                // One more was killed, whatever showed it.
+                // Another rank was killed.
                 Err(Outcome::Failed(_)) => {}
                 ended => return ended,
             }
         }
-        Err(Outcome::Wrong("it shrank more often than there are ranks".to_owned()))
+        Err(Outcome::Wrong("it shrank more times than there are ranks".to_owned()))
     }
 
     fn calls_after_shrink(&mut self, comm: &mut Communicator) -> Result<(), Outcome> {
@@ -317,12 +316,12 @@ impl Rank {
             let usual = Call::small(round, comm.size());
             self.call(comm, usual, round)?;
         }
-        // Nobody leaves before all are done: whoever is killed meanwhile is named.
+        // No rank leaves before all are done, so that errors name a rank that is killed now.
         self.call(comm, Call::barrier(), 0)
     }
 }
 
-/// Whether ranks read each other's memory through the kernel, where the draw says so.
+/// Whether ranks read each other's memory through the kernel; none for the default.
 fn single_copy(draw: &Draw) -> Option<bool> {
     match draw.kind {
         Kind::SingleCopy => Some(true),
@@ -332,8 +331,8 @@ fn single_copy(draw: &Draw) -> Option<bool> {
 }
 
 impl Role {
-    /// Where and how the ranks of a draw meet.
-    pub(crate) fn meeting(&self, draw: &Draw) -> Rendezvous {
+    /// The rendezvous of a draw.
+    pub(crate) fn rendezvous(&self, draw: &Draw) -> Rendezvous {
         let is_pretended = draw.is_networked() && draw.kind != Kind::Addresses;
         let network = Network {
             pretended_host: is_pretended.then(|| 1 + draw.host(self.rank) as u64),
@@ -341,11 +340,14 @@ impl Role {
             ..Network::default()
         };
         let token = Token::new(self.token.clone()).unwrap();
-        Rendezvous { network, ..Rendezvous::new(place(&self.place), token, draw.size, self.meeting_limit) }
+        Rendezvous {
+            network,
+            ..Rendezvous::new(parse_address(&self.address), token, draw.size, self.join_timeout)
+        }
     }
 }
 
-/// What ranks of a phase call in a round.
+/// The call of a phase in a round.
 fn call(phase: Phase, round: usize, size: usize) -> Call {
     match phase {
         Phase::Large => Call::large(),
@@ -356,7 +358,7 @@ fn call(phase: Phase, round: usize, size: usize) -> Call {
 }
 
 /// `@name`, `/path` or `host:port`.
-pub(crate) fn place(text: &str) -> RendezvousAddress {
+pub(crate) fn parse_address(text: &str) -> RendezvousAddress {
     if let Some(name) = text.strip_prefix('@') {
         return RendezvousAddress::Abstract(name.to_owned());
     }

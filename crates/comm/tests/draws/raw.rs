@@ -1,4 +1,4 @@
-//! An all-reduce on raw addresses, run by a background on the caller's own thread, as bindings to other languages do.
+//! A blocking all-reduce on raw addresses, as bindings to other languages use it.
 
 // The call takes addresses.
 #![allow(unsafe_code)]
@@ -8,7 +8,7 @@ use std::time::Duration;
 use weftlink_comm::{Background, DataType, Error, RawBuffers, Reduction, Request};
 use weftlink_plan::Collective;
 
-/// Sums the values of all ranks, in place. They may lie in a window.
+/// Sums the values of all ranks in place. `values` may be part of a window.
 pub(crate) fn sum(comm: &Background, values: &mut [f32], deadline: Option<Duration>) -> Result<(), Error> {
     let (address, length) = (values.as_mut_ptr().cast::<u8>(), values.len());
     let buffers = RawBuffers {
@@ -20,9 +20,9 @@ pub(crate) fn sum(comm: &Background, values: &mut [f32], deadline: Option<Durati
     };
     let request = Request::new(Collective::AllReduce, buffers).operation(Reduction::Sum);
     let request = Request { deadline, ..request };
-    // SAFETY: the values are borrowed for the call, which is made here and over when this returns.
+    // SAFETY: `values` is borrowed until this function returns, and the call has ended by then.
     match unsafe { comm.run_raw(request) } {
         Ok(made) => made,
-        Err(_) => Err(Error::Misuse("another call is being made".to_owned())),
+        Err(_) => Err(Error::Misuse("another call is in progress".to_owned())),
     }
 }

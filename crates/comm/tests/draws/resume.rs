@@ -6,39 +6,38 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::draw::Draw;
-use crate::job::Heard;
-use crate::judge::{all_are_done, named};
-use crate::rank::Said;
-use crate::scenario::{Evidence, Scene};
+use crate::job::RankLog;
+use crate::judge::{all_finished, named};
+use crate::rank::Event;
+use crate::scenario::{Evidence, Scenario};
 
-/// Of calls: longer than anything here takes.
+/// The deadline of calls: longer than the draw.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(100);
-/// Ranks ask each other whom they wait for this often: after some seconds they have sent the one that is stopped more than its
-/// sockets hold.
+/// The interval at which ranks ask each other what they wait for: within seconds, these messages fill the socket buffers of the stopped rank.
 pub(crate) const WARN_AFTER: Duration = Duration::from_millis(100);
-/// Who waits longer than this waits for the rank that is stopped, in seconds.
+/// A wait longer than this, in seconds, is a wait for the stopped rank.
 const LONG_S: f64 = 6.0;
-/// How long the rank is stopped, at least.
+/// The shortest time for which the rank is stopped.
 const STOPPED: Duration = Duration::from_secs(12);
 
-pub(crate) fn play(scene: &mut Scene) {
-    let is_over = |all: &[Heard]| all.iter().any(|one| one.failure().is_some() || one.ended.is_some());
-    scene.job.wait(|all| all.iter().all(|one| one.said.contains(&Said::Warm)) || is_over(all));
-    scene.harm();
-    scene.job.wait_for(STOPPED + 40 * scene.draw.delay, is_over);
-    // Once it continues, whoever has waited for it may wait for any other that is slow.
-    scene.seen = warnings(&scene.draw, &scene.job.heard()).err();
-    scene.job.signal(scene.draw.victim, Signal::CONT);
-    // What was in flight meanwhile is read now.
-    scene.job.wait_for(Duration::from_secs(3), is_over);
-    scene.job.finish();
+pub(crate) fn drive(scenario: &mut Scenario) {
+    let is_over = |all: &[RankLog]| all.iter().any(|one| one.failure().is_some() || one.ended.is_some());
+    scenario.job.wait(|all| all.iter().all(|one| one.events.contains(&Event::Warm)) || is_over(all));
+    scenario.inject();
+    scenario.job.wait_for(STOPPED + 40 * scenario.draw.delay, is_over);
+    // After it continues, ranks may wait for any slow rank.
+    scenario.seen = warnings(&scenario.draw, &scenario.job.logs()).err();
+    scenario.job.signal(scenario.draw.victim, Signal::CONT);
+    // The resumed rank now reads what was in flight.
+    scenario.job.wait_for(Duration::from_secs(3), is_over);
+    scenario.job.finish();
 }
 
-/// Who waited for long warned of the rank that is stopped, and hardly ever of another.
-fn warnings(draw: &Draw, heard: &[Heard]) -> Result<(), String> {
+/// Warnings about long waits name the stopped rank, with few exceptions.
+fn warnings(draw: &Draw, logs: &[RankLog]) -> Result<(), String> {
     let victim = draw.victim;
-    let lines = heard.iter().flat_map(|heard| heard.errors.lines());
-    // With many ranks on few cores, any of them is slow for a moment.
+    let lines = logs.iter().flat_map(|log| log.errors.lines());
+    // With many ranks on few cores, any rank may be slow for a moment.
     let waits = lines.filter_map(|line| {
         let (waited, whom) = line.split_once(" has waited ")?.1.split_once(" s for ")?;
         (waited.parse::<f64>().ok()? > LONG_S).then_some((line, whom))
@@ -50,17 +49,17 @@ fn warnings(draw: &Draw, heard: &[Heard]) -> Result<(), String> {
             false => wrong.push(line),
         }
     }
-    // Ranks have 50 ms to say for whom they wait. One that has no core for so long seems stopped too, once in hundreds of times.
+    // Ranks have 50 ms to answer what they wait for. A rank without a core for that long also seems stopped: once in hundreds of warnings.
     match wrong.first() {
-        None if right == 0 => Err(format!("nobody warned of rank {victim}")),
+        None if right == 0 => Err(format!("no warning names rank {victim}")),
         Some(line) if right < 20 * wrong.len() => {
-            Err(format!("somebody else than rank {victim} is warned of: {line}"))
+            Err(format!("a warning names another rank than {victim}: {line}"))
         }
         _ => Ok(()),
     }
 }
 
-/// A rank that was stopped and resumed disturbs nobody.
+/// All ranks finish.
 pub(crate) fn judge(draw: &Draw, evidence: &Evidence) -> Result<Vec<f64>, String> {
-    all_are_done(draw, evidence)
+    all_finished(draw, evidence)
 }

@@ -1,5 +1,5 @@
-//! Reads of a peer's memory through the kernel (process_vm_readv), while a third rank is killed: the rank whose memory is read
-//! gets its error, uses its buffer for something else, and the rank that reads must not return that as data.
+//! Reads of a peer's memory through the kernel (process_vm_readv), while a third rank is killed: the rank whose memory is read gets its
+//! error and overwrites its buffer, and the reader must not return the overwritten values.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use weftlink_comm::{Communicator, Error};
 
 use crate::calls::{Call, Outcome};
 use crate::draw::Draw;
-use crate::job::Heard;
-use crate::rank::{Gate, Rank, Said, now, say};
-use crate::scenario::Scene;
+use crate::job::RankLog;
+use crate::rank::{Event, Gate, Rank, now, report};
+use crate::scenario::Scenario;
 
-/// What the source puts into its buffer after the call.
+/// The value that the source writes into its buffer after the call.
 const OVERWRITTEN: u32 = u32::MAX;
 
 /// The rank whose memory is read.
@@ -20,7 +20,7 @@ fn source(draw: &Draw) -> usize {
     draw.partner
 }
 
-/// A rank that reads it, and is stopped for a while. No other rank hears of a death through the last one.
+/// A rank that reads it, and is stopped for a while. The last rank forwards no news of a death.
 fn reader(draw: &Draw) -> usize {
     draw.size - 1
 }
@@ -37,7 +37,7 @@ struct Sent {
 impl Sent {
     fn new(draw: &Draw, me: usize) -> Sent {
         let (source, is_scatter) = (source(draw), (draw.way / 3).is_multiple_of(2));
-        // Below these lengths messages are copied.
+        // Shorter messages are copied.
         let count_min = if is_scatter { 20 << 10 } else { 140 << 10 };
         let factor = if draw.way % 3 == 2 && !cfg!(debug_assertions) { 32 } else { 1 };
         let count = (count_min + (draw.way / 6 % 100_000) as usize) * factor;
@@ -79,11 +79,11 @@ impl Rank {
         let mut sent = Sent::new(&self.draw, me);
         sent.call(&mut comm, source)?;
         self.call(&mut comm, Call::barrier(), 0)?;
-        say(&Said::Warm);
+        report(&Event::Warm);
         self.hold(Gate::Next);
         let made = sent.call(&mut comm, source);
         if made.is_err() {
-            // The caller's own again: whoever still reads it must not pass this on.
+            // The buffer is the caller's again: a peer that still reads it must not return these values.
             sent.input.fill(OVERWRITTEN);
         } else if let Some(place) = sent.output.iter().position(|value| *value != me as u32) {
             let value = sent.output[place];
@@ -97,36 +97,36 @@ impl Rank {
     }
 }
 
-/// What happens to the ranks of such a draw.
-pub(crate) fn play(scene: &mut Scene) {
-    let draw = scene.draw.clone();
+/// Drives the draw.
+pub(crate) fn drive(scenario: &mut Scenario) {
+    let draw = scenario.draw.clone();
     let (source, reader) = (source(&draw), reader(&draw));
-    let is_over = |one: &Heard| one.failure().is_some() || one.ended.is_some();
-    let are_ready = |all: &[Heard]| all.iter().all(|one| one.is_holding(Gate::Next) || is_over(one));
-    scene.job.wait(are_ready);
+    let is_over = |one: &RankLog| one.failure().is_some() || one.ended.is_some();
+    let are_ready = |all: &[RankLog]| all.iter().all(|one| one.is_holding(Gate::Next) || is_over(one));
+    scenario.job.wait(are_ready);
     let others = (0..draw.size).filter(|rank| ![draw.victim, source].contains(rank));
     let stops = draw.way % 3 != 2;
     if draw.way.is_multiple_of(3) {
-        // The reader has announced the call and waits for the source when it is stopped.
-        scene.job.release(others);
+        // Stop the reader when it has announced the call and waits for the source.
+        scenario.job.release(others);
         std::thread::sleep(draw.delay);
-        scene.job.signal(reader, Signal::STOP);
-        scene.job.release([source]);
+        scenario.job.signal(reader, Signal::STOP);
+        scenario.job.release([source]);
         std::thread::sleep(Duration::from_millis(50));
     } else {
-        // The reader is stopped, or not, in the middle of the call.
-        scene.job.release([source]);
+        // Stop the reader in the middle of the call, or not at all.
+        scenario.job.release([source]);
         std::thread::sleep(Duration::from_millis(20));
-        scene.job.release(others);
+        scenario.job.release(others);
         std::thread::sleep(draw.delay / 50);
         if stops {
-            scene.job.signal(reader, Signal::STOP);
+            scenario.job.signal(reader, Signal::STOP);
         }
     }
-    scene.at = now();
-    scene.job.signal(draw.victim, Signal::KILL);
+    scenario.at = now();
+    scenario.job.signal(draw.victim, Signal::KILL);
     if stops {
-        scene.job.wait(|all| is_over(&all[source]));
-        scene.job.signal(reader, Signal::CONT);
+        scenario.job.wait(|all| is_over(&all[source]));
+        scenario.job.signal(reader, Signal::CONT);
     }
 }

@@ -1,4 +1,4 @@
-//! Ranks of other versions of Weft: they begin as all versions do, with a number that is not ours.
+//! Ranks of other versions of Weft: they send the greeting of all versions, with another number.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use crate::draw::Draw;
 
-/// How long one waits for an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long to retry the connection.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The version that the other speaks.
+/// The version of the other rank.
 pub(crate) fn version(draw: &Draw) -> u32 {
     9 + (draw.way / 8 % 1000) as u32
 }
@@ -20,26 +20,26 @@ fn greeting(draw: &Draw) -> Vec<u8> {
     [&b"weftlink"[..], &version(draw).to_le_bytes()].concat()
 }
 
-/// A rank of another version comes to where the ranks meet, as soon as somebody is there; and stays as long as it is let.
-pub(crate) fn come(draw: &Draw, place: &str) {
+/// Joins as a rank of another version, as soon as rank 0 listens, and reads until the connection is closed.
+pub(crate) fn join(draw: &Draw, address: &str) {
     if !draw.way.is_multiple_of(3) {
         return;
     }
-    let (greeting, place) = (greeting(draw), place.to_owned());
+    let (greeting, address) = (greeting(draw), address.to_owned());
     std::thread::spawn(move || {
         let mut answer = Vec::new();
         let began = std::time::Instant::now();
-        while began.elapsed() < PATIENCE {
-            if let Some(name) = place.strip_prefix('@') {
+        while began.elapsed() < TIMEOUT {
+            if let Some(name) = address.strip_prefix('@') {
                 let address = SocketAddr::from_abstract_name(name).unwrap();
                 if let Ok(mut stream) = UnixStream::connect_addr(&address) {
                     let _ = (stream.write_all(&greeting), stream.read_to_end(&mut answer));
                     break;
                 }
-            } else if let Ok(mut stream) = UnixStream::connect(&place) {
+            } else if let Ok(mut stream) = UnixStream::connect(&address) {
                 let _ = (stream.write_all(&greeting), stream.read_to_end(&mut answer));
                 break;
-            } else if let Ok(mut stream) = TcpStream::connect(&place) {
+            } else if let Ok(mut stream) = TcpStream::connect(&address) {
                 let _ = (stream.write_all(&greeting), stream.read_to_end(&mut answer));
                 break;
             }
@@ -48,10 +48,10 @@ pub(crate) fn come(draw: &Draw, place: &str) {
     });
 }
 
-/// Rank 0 of another version listens somewhere. Returns where; it is gone when somebody has come.
-pub(crate) fn listen(draw: &Draw, place: &str) -> String {
+/// Listens as rank 0 of another version, for one connection. Returns the address.
+pub(crate) fn listen(draw: &Draw, address: &str) -> String {
     let greeting = greeting(draw);
-    if place.contains(':') {
+    if address.contains(':') {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         std::thread::spawn(move || {
@@ -60,7 +60,7 @@ pub(crate) fn listen(draw: &Draw, place: &str) -> String {
         });
         return address;
     }
-    let name = format!("{}-of-another-version", place.trim_start_matches('@').replace('/', "-"));
+    let name = format!("{}-of-another-version", address.trim_start_matches('@').replace('/', "-"));
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();

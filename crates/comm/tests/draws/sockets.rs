@@ -32,20 +32,20 @@ fn inodes(pid: u32) -> BTreeSet<u64> {
     links.filter_map(inode).collect()
 }
 
-/// The ports at which a process listens.
+/// The TCP ports on which a process listens.
 pub(crate) fn listening(pid: u32) -> Vec<u16> {
     let own = inodes(pid);
     tcp().into_iter().filter(|one| one.listens && own.contains(&one.inode)).map(|one| one.local).collect()
 }
 
-/// Which of these processes has the end of a connection between these ports.
+/// The index of the process that owns the local end of a connection.
 pub(crate) fn owner(local: u16, remote: u16, pids: &[u32]) -> Option<usize> {
     let is_it = |one: &Tcp| (one.local, one.remote) == (local, remote) && one.inode != 0;
     let inode = tcp().into_iter().find(is_it)?.inode;
     pids.iter().position(|&pid| inodes(pid).contains(&inode))
 }
 
-/// The names in the kernel's table at which a process listens.
+/// The abstract socket names on which a process listens.
 pub(crate) fn abstract_names(pid: u32) -> Vec<String> {
     let own = inodes(pid);
     let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
@@ -59,33 +59,33 @@ pub(crate) fn abstract_names(pid: u32) -> Vec<String> {
     names.into_iter().collect()
 }
 
-/// Whether anybody has that name.
-pub(crate) fn is_there(name: &str) -> bool {
+/// Whether a socket has this abstract name.
+pub(crate) fn exists(name: &str) -> bool {
     let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
     table.lines().any(|line| line.ends_with(&format!("@{name}")))
 }
 
-/// Whether all threads of a process are stopped, or it is no more.
+/// Whether all threads of a process are stopped, or the process is gone.
 pub(crate) fn is_stopped(pid: u32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let states = threads.filter_map(|thread| {
         let stat = std::fs::read_to_string(thread.path().join("stat")).ok()?;
-        // After the name, which may have anything in it.
+        // The state follows the name, which may contain anything.
         stat.rsplit_once(") ")?.1.chars().next()
     });
     states.into_iter().all(|state| matches!(state, 'T' | 'Z' | 'X'))
 }
 
-/// The processor time that all threads of a process have used.
+/// The CPU time that a process has used.
 pub(crate) fn processor_time(pid: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields: Vec<&str> = stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ').collect();
     let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
-    // In its own code and in the kernel's, in hundredths of a second.
+    // User and system time, in hundredths of a second.
     Duration::from_millis(10 * (ticks(11) + ticks(12)))
 }
 
-/// Processes, other than those of the list, that have something in their environment.
+/// The other processes that have `marker` in their environment.
 pub(crate) fn processes_with(marker: &str) -> Vec<u32> {
     let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

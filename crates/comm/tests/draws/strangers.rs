@@ -13,20 +13,20 @@ use std::time::Duration;
 use weftlink_comm::bootstrap::{Bootstrap, Rendezvous, Token};
 
 use crate::draw::{Draw, Random};
-use crate::rank::place;
+use crate::rank::parse_address;
 use crate::sockets;
 
-/// How they begin who speak the protocol.
+/// The greeting of the protocol.
 pub(crate) const GREETING: &[u8; 12] = b"weftlink\x05\0\0\0";
-/// How long any of them waits for an answer.
-const PATIENCE: Duration = Duration::from_millis(100);
-/// How many come to say nothing.
+/// The timeout of reads and writes.
+const TIMEOUT: Duration = Duration::from_millis(100);
+/// The number of idle connections.
 const SILENT: usize = 20;
 
-trait Conversation: Read + Write + Send {
-    /// Whether the other side has ended it. What it says is thrown away, and nothing waits from now on.
-    fn has_ended(&mut self) -> bool {
-        self.wait_for_nothing();
+trait Connection: Read + Write + Send {
+    /// Whether the peer has closed the connection. Discards received data, and makes the socket non-blocking.
+    fn is_closed(&mut self) -> bool {
+        self.set_nonblocking_mode();
         match self.read(&mut [0; 1000]) {
             Ok(0) => true,
             Ok(_) => false,
@@ -34,25 +34,25 @@ trait Conversation: Read + Write + Send {
         }
     }
 
-    fn wait_for_nothing(&self);
+    fn set_nonblocking_mode(&self);
 }
 
-impl Conversation for TcpStream {
-    fn wait_for_nothing(&self) {
+impl Connection for TcpStream {
+    fn set_nonblocking_mode(&self) {
         let _ = self.set_nonblocking(true);
     }
 }
 
-impl Conversation for UnixStream {
-    fn wait_for_nothing(&self) {
+impl Connection for UnixStream {
+    fn set_nonblocking_mode(&self) {
         let _ = self.set_nonblocking(true);
     }
 }
 
-/// Comes to every place at which these processes listen. What it returns stays connected.
-pub(crate) fn come(draw: &Draw, pids: &[u32], meeting: &str, recording: &[u8]) -> Box<dyn Send> {
+/// Connects to every listener of these processes. The returned value keeps connections open.
+pub(crate) fn intrude(draw: &Draw, pids: &[u32], rendezvous: &str, recording: &[u8]) -> Box<dyn Send> {
     let mut random = Random(draw.way);
-    let all = || places(pids).iter().filter_map(connect).collect::<Vec<_>>();
+    let all = || listeners(pids).iter().filter_map(connect).collect::<Vec<_>>();
     match draw.way % 6 {
         0 => (0..3).for_each(|_| drop(all())),
         1 => {
@@ -69,9 +69,9 @@ pub(crate) fn come(draw: &Draw, pids: &[u32], meeting: &str, recording: &[u8]) -
         }
         3 => {
             let (token, limit) = (Token::new("that of another job").unwrap(), Duration::from_millis(300));
-            let other = Rendezvous::new(place(meeting), token, draw.size, limit);
+            let other = Rendezvous::new(parse_address(rendezvous), token, draw.size, limit);
             let came = Bootstrap::join(&other, 1);
-            assert!(came.is_err(), "one of another job was let in");
+            assert!(came.is_err(), "a rank of another job was admitted");
         }
         4 => {
             let mut silent: Vec<_> = all().into_iter().take(SILENT).collect();
@@ -84,7 +84,7 @@ pub(crate) fn come(draw: &Draw, pids: &[u32], meeting: &str, recording: &[u8]) -
             return Box::new(silent);
         }
         _ => {
-            // Knows how to begin, and not what to say then.
+            // A valid greeting, then random bytes.
             for mut one in all() {
                 let mut bytes = GREETING.to_vec();
                 bytes.extend((0..48).map(|_| random.next() as u8));
@@ -95,44 +95,44 @@ pub(crate) fn come(draw: &Draw, pids: &[u32], meeting: &str, recording: &[u8]) -
     Box::new(())
 }
 
-/// A place at which a process listens.
-enum Listens {
+/// An address on which a process listens.
+enum Listener {
     Tcp(u16),
     Unix(String),
 }
 
-/// Every place at which these processes listen.
-fn places(pids: &[u32]) -> Vec<Listens> {
-    let tcp = pids.iter().flat_map(|&pid| sockets::listening(pid)).map(Listens::Tcp);
-    let unix = pids.iter().flat_map(|&pid| sockets::abstract_names(pid)).map(Listens::Unix);
+/// Every listener of these processes.
+fn listeners(pids: &[u32]) -> Vec<Listener> {
+    let tcp = pids.iter().flat_map(|&pid| sockets::listening(pid)).map(Listener::Tcp);
+    let unix = pids.iter().flat_map(|&pid| sockets::abstract_names(pid)).map(Listener::Unix);
     tcp.chain(unix).collect()
 }
 
-fn connect(place: &Listens) -> Option<Box<dyn Conversation>> {
-    match place {
-        Listens::Tcp(port) => {
+fn connect(address: &Listener) -> Option<Box<dyn Connection>> {
+    match address {
+        Listener::Tcp(port) => {
             let stream = TcpStream::connect(("127.0.0.1", *port)).ok()?;
-            stream.set_read_timeout(Some(PATIENCE)).ok()?;
-            stream.set_write_timeout(Some(PATIENCE)).ok()?;
+            stream.set_read_timeout(Some(TIMEOUT)).ok()?;
+            stream.set_write_timeout(Some(TIMEOUT)).ok()?;
             Some(Box::new(stream))
         }
-        Listens::Unix(name) => {
+        Listener::Unix(name) => {
             let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name).ok()?).ok()?;
-            stream.set_read_timeout(Some(PATIENCE)).ok()?;
-            stream.set_write_timeout(Some(PATIENCE)).ok()?;
+            stream.set_read_timeout(Some(TIMEOUT)).ok()?;
+            stream.set_write_timeout(Some(TIMEOUT)).ok()?;
             Some(Box::new(stream))
         }
     }
 }
 
-/// How many connections a flood has to each place. More than a process of few descriptors can have.
+/// Connections of a flood to each listener: more than the descriptors of a process in a `Descriptors` draw.
 const FLOOD: usize = 150;
-/// How often a flood comes again where its connections were ended.
+/// The interval at which a flood reopens closed connections.
 const FLOOD_PAUSE: Duration = Duration::from_millis(200);
-/// What of a recording is the first message of a handshake.
+/// The length of a handshake's first message.
 const FIRST_MESSAGE: usize = GREETING.len() + 48;
 
-/// Connections that come again as soon as they are ended, for as long as this is there.
+/// Connections that are reopened when the peer closes them, until this is dropped.
 struct Flood(Arc<AtomicBool>);
 
 impl Drop for Flood {
@@ -141,26 +141,26 @@ impl Drop for Flood {
     }
 }
 
-/// Comes many times to every place at which these processes listen, and stays: with the first message that a rank once sent, or
-/// if there is none with half a greeting and silence. Returns when all have come once.
+/// Opens many connections to every listener of these processes and keeps them open. Each sends the recorded first message of a rank, or half
+/// a greeting if there is no recording. Returns when all were opened once.
 pub(crate) fn flood(pids: &[u32], recording: &[u8]) -> Box<dyn Send> {
-    let said = match recording.len() {
+    let greeting = match recording.len() {
         0 => GREETING[..6].to_vec(),
         length => recording[..length.min(FIRST_MESSAGE)].to_vec(),
     };
     let over = Arc::new(AtomicBool::new(false));
-    let (flood, places, (came, all_came)) = (Flood(Arc::clone(&over)), places(pids), channel());
+    let (flood, listeners, (came, all_came)) = (Flood(Arc::clone(&over)), listeners(pids), channel());
     std::thread::spawn(move || {
-        let mut stayed: Vec<Option<Box<dyn Conversation>>> = Vec::new();
-        stayed.resize_with(places.len() * FLOOD, || None);
+        let mut stayed: Vec<Option<Box<dyn Connection>>> = Vec::new();
+        stayed.resize_with(listeners.len() * FLOOD, || None);
         while !over.load(Ordering::SeqCst) {
             for (number, one) in stayed.iter_mut().enumerate() {
-                if one.as_mut().is_none_or(|one| one.has_ended()) {
-                    *one = connect(&places[number % places.len()]);
-                    let _ = one.as_mut().map(|one| one.write_all(&said));
+                if one.as_mut().is_none_or(|one| one.is_closed()) {
+                    *one = connect(&listeners[number % listeners.len()]);
+                    let _ = one.as_mut().map(|one| one.write_all(&greeting));
                 }
             }
-            // Nobody listens any more but for the first time.
+            // The receiver waits for the first message only.
             let _ = came.send(());
             std::thread::sleep(FLOOD_PAUSE);
         }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::draw::{Kind, Transport};
 use crate::scenario::Report;
 
-/// Draws by kind and transport: how many, how long until ranks had their error, and which failed.
+/// Draws by kind and transport: their number, the time to the error of each rank, and the seeds that failed.
 pub(crate) fn table(reports: &[Report]) -> String {
     let mut text = format!(
         "{:<11} {:<9} {:>6} {:>7} {:>8} {:>8}  {}\n",

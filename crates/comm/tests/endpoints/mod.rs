@@ -49,15 +49,15 @@ pub(crate) trait StartOwned {
 
 impl StartOwned for Endpoint {
     fn post_send(&self, to: usize, tag: u64, message: Vec<u8>) -> Receiver<Result<(), Error>> {
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         let (address, bytes) = (message.as_ptr(), message.len());
         let done = move |result| {
             drop(message);
-            let _ = tell.send(result);
+            let _ = sender.send(result);
         };
         // SAFETY: the callback owns the message.
         unsafe { self.start_send(to, tag, address, bytes, LONG, done) };
-        told
+        receiver
     }
 
     fn post_receive(
@@ -66,14 +66,14 @@ impl StartOwned for Endpoint {
         tag: u64,
         bytes: usize,
     ) -> Receiver<Result<(usize, Vec<u8>), Error>> {
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         let mut message = vec![0; bytes];
         let address = message.as_mut_ptr();
         let done = move |result: Result<usize, Error>| {
-            let _ = tell.send(result.map(|from| (from, message)));
+            let _ = sender.send(result.map(|from| (from, message)));
         };
         // SAFETY: the callback owns the memory.
         unsafe { self.start_receive(from, tag, address, bytes, LONG, done) };
-        told
+        receiver
     }
 }

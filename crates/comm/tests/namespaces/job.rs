@@ -1,6 +1,6 @@
-//! A job whose ranks are processes on hosts of their own: this very test binary again, told by its environment who it is.
+//! A job with one process per rank on separate hosts: the same test binary, whose role is in its environment.
 //!
-//! Ranks say what happens on their standard output, and are told what to do on their standard input; they end with it.
+//! Ranks report events on standard output and read commands from standard input; they exit when it is closed.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -14,17 +14,17 @@ use weftlink_comm::{Communicator, Options, Reduction};
 use weftlink_knobs::Knobs;
 use weftlink_testkit::hosts::Hosts;
 
-/// How long anything may take that must happen.
+/// The timeout of everything that must happen.
 pub(crate) const AMPLE: Duration = Duration::from_secs(60);
-/// Where rank 0 listens: nobody else does in its namespace.
+/// The port of rank 0 in its namespace.
 const PORT: u16 = 29_500;
-/// What a line of a rank begins with, among those of the test harness.
+/// The prefix of a rank's lines, which distinguishes them from those of the test harness.
 const SAYS: &str = "rank says: ";
 
-/// What all ranks of a job are told.
+/// The settings of all ranks of a job.
 #[derive(Clone)]
 pub(crate) struct Settings {
-    /// Where rank 0 is.
+    /// The address of rank 0.
     pub(crate) address: String,
     /// `WEFT_INTERFACE`.
     pub(crate) interface: &'static str,
@@ -35,7 +35,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Ranks that meet on the first host, with time enough for everything.
+    /// Ranks join on the first host, with a long deadline.
     pub(crate) fn new() -> Settings {
         let address = Hosts::ipv4(0).to_string();
         Settings { address, interface: "", ports: "", deadline: "120s" }
@@ -47,7 +47,7 @@ pub(crate) struct Job {
     pub(crate) ranks: Vec<Child>,
     inputs: Vec<ChildStdin>,
     said: Receiver<(usize, String)>,
-    /// What was said and not asked for yet.
+    /// Lines that no call has returned yet.
     pending: Vec<(usize, String)>,
 }
 
@@ -84,16 +84,15 @@ impl Job {
                 .stderr(Stdio::piped());
             let mut child = command.spawn().unwrap();
             job.inputs.push(child.stdin.take().unwrap());
-            hear(rank, child.stdout.take().unwrap(), SAYS, &sender);
-            hear(rank, child.stderr.take().unwrap(), "", &sender);
+            read_lines(rank, child.stdout.take().unwrap(), SAYS, &sender);
+            read_lines(rank, child.stderr.take().unwrap(), "", &sender);
             job.ranks.push(child);
         }
         job
     }
 
-    /// Waits until a rank has said something that has this in it, and returns that; also if it said so before and nobody
-    /// asked.
-    pub(crate) fn hear(&mut self, rank: usize, what: &str) -> String {
+    /// Waits until a rank has printed a line that contains this, and returns the line. Lines that no call has returned yet count.
+    pub(crate) fn expect_line(&mut self, rank: usize, what: &str) -> String {
         let until = Instant::now() + AMPLE;
         let mut seen = 0;
         loop {
@@ -110,12 +109,12 @@ impl Job {
     }
 
     /// The same of all ranks, by rank.
-    pub(crate) fn hear_all(&mut self, what: &str) -> Vec<String> {
-        (0..self.ranks.len()).map(|rank| self.hear(rank, what)).collect()
+    pub(crate) fn expect_all(&mut self, what: &str) -> Vec<String> {
+        (0..self.ranks.len()).map(|rank| self.expect_line(rank, what)).collect()
     }
 
     /// Waits until any rank has said something that has this in it.
-    pub(crate) fn hear_any(&mut self, what: &str) -> (usize, String) {
+    pub(crate) fn expect_any(&mut self, what: &str) -> (usize, String) {
         let until = Instant::now() + AMPLE;
         loop {
             if let Some(found) = self.pending.iter().position(|(_, line)| line.contains(what)) {
@@ -147,7 +146,7 @@ impl Job {
 
     /// Waits for all to end well.
     pub(crate) fn finish(mut self) {
-        self.hear_all("done");
+        self.expect_all("done");
         for (rank, mut child) in std::mem::take(&mut self.ranks).into_iter().enumerate() {
             let status = child.wait().unwrap();
             assert!(status.success(), "rank {rank}: {status}; {:#?}", self.pending);
@@ -163,7 +162,7 @@ impl Drop for Job {
     }
 }
 
-fn hear(
+fn read_lines(
     rank: usize,
     output: impl std::io::Read + Send + 'static,
     begin: &'static str,
@@ -187,32 +186,32 @@ pub(crate) struct Role {
     options: Options,
 }
 
-/// Whether this rank was told to stop.
+/// Whether this rank was asked to stop.
 static STOPPED: AtomicBool = AtomicBool::new(false);
 
 impl Role {
-    /// What this process was told, unless it is the test itself.
+    /// The role of this process; none in the test itself.
     pub(crate) fn of_this_process() -> Option<Role> {
-        let told = |name: &str| std::env::var(format!("WEFT_TEST_{name}")).ok();
+        let setting = |name: &str| std::env::var(format!("WEFT_TEST_{name}")).ok();
         let numbers = |text: String| -> Vec<usize> {
             text.split_whitespace().map(|word| word.parse().unwrap()).collect()
         };
-        let (rank, size) = match numbers(told("RANK")?)[..] {
+        let (rank, size) = match numbers(setting("RANK")?)[..] {
             [rank, size] => (rank, size),
             _ => panic!("WEFT_TEST_RANK has two numbers"),
         };
-        let place = RendezvousAddress::Tcp { host: told("ADDRESS").unwrap(), ports: PORT..=PORT };
+        let place = RendezvousAddress::Tcp { host: setting("ADDRESS").unwrap(), ports: PORT..=PORT };
         let knobs = Knobs::from_environment().unwrap();
         let meeting = Rendezvous {
             network: Network::of(&knobs),
-            // Of coming together, whatever calls have.
-            ..Rendezvous::new(place, Token::new(told("TOKEN").unwrap()).unwrap(), size, AMPLE)
+            // The timeout of the rendezvous; calls have their own.
+            ..Rendezvous::new(place, Token::new(setting("TOKEN").unwrap()).unwrap(), size, AMPLE)
         };
         std::thread::spawn(|| {
             for line in std::io::stdin().lines().map_while(Result::ok) {
                 STOPPED.store(line == "stop", Ordering::Relaxed);
             }
-            // The test is gone, or has given up.
+            // The test has ended or failed.
             if !STOPPED.load(Ordering::Relaxed) {
                 std::process::exit(1);
             }
@@ -220,27 +219,27 @@ impl Role {
         Some(Role { rank, meeting, options: Options::of(&knobs) })
     }
 
-    /// Meets the others.
-    pub(crate) fn meet(&self) -> Bootstrap {
+    /// Joins the job.
+    pub(crate) fn join(&self) -> Bootstrap {
         match self.rank {
             0 => Bootstrap::listen(&self.meeting).unwrap(),
             rank => Bootstrap::join(&self.meeting, rank).unwrap(),
         }
     }
 
-    /// Meets the others and makes a communicator with them.
+    /// Joins the job and creates a communicator.
     pub(crate) fn communicator(&self) -> Communicator {
-        Communicator::new(self.meet(), self.options).unwrap()
+        Communicator::new(self.join(), self.options).unwrap()
     }
 
-    /// Makes no calls until it is told to stop.
+    /// Makes no calls until it is asked to stop.
     pub(crate) fn wait_until_stopped(&self) {
         while !STOPPED.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// Makes calls until somebody is told to stop, or one fails, and says how that went.
+    /// Makes calls until a rank is asked to stop or a call fails, and reports the outcome.
     pub(crate) fn call_until_stopped(&self) {
         let mut comm = self.communicator();
         for call in 1_u32.. {
@@ -255,7 +254,7 @@ impl Role {
             if sums[0] > 0 {
                 break;
             }
-            // Not after every call: what is said must not slow down what is tested.
+            // Not after every call, so that output does not slow down the calls.
             if call % 50 == 0 {
                 say("calling");
             }

@@ -1,6 +1,6 @@
-//! One rank that runs cases of the suite, and what all ranks' outcomes are held to.
+//! A rank that runs the cases of the suite, and the checks of all ranks' outcomes.
 
-#![allow(dead_code, reason = "not every test uses all of it")]
+#![allow(dead_code, reason = "each test uses a part")]
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -20,52 +20,55 @@ use weftlink_testkit::cases::{By, Case, Counts, Memory};
 use weftlink_testkit::ports::reserved_range;
 use weftlink_testkit::trace::replay;
 
-/// Traces are replayed for calls up to so many elements of a block: longer ones have more of the same tiles.
+/// Traces are replayed for blocks of up to this many elements: longer ones have more tiles of the same kind.
 const TRACED_COUNT_MAX: usize = 100_000;
 
-/// Bytes on either side of a buffer that nobody may touch.
+/// Bytes on either side of a buffer that no rank may write.
 const MARGIN: usize = 192;
-/// What is in them.
+/// Their value.
 const CANARY: u8 = 0xa5;
 
-/// Ranks that wait for each other as tests want it: long enough that only a hang reaches it.
+/// Options with a deadline that only a hang reaches.
 pub(crate) fn options(memory: Memory) -> Options {
     let single_copy = Some(memory == Memory::Readable);
     Options { deadline: Duration::from_secs(120), single_copy, ..Options::default() }
 }
 
-/// Does the work on so many ranks, each a thread, on hosts that are pretended.
+/// Runs `work` on `size` ranks, each a thread, on pretended hosts of `per_host` ranks.
 pub(crate) fn on_hosts(size: usize, per_host: usize, options: Options, work: impl Fn(Communicator) + Sync) {
-    let place = RendezvousAddress::Tcp { host: "127.0.0.1".to_owned(), ports: reserved_range() };
-    let meeting = Rendezvous::new(place, Token::random().unwrap(), size, Duration::from_secs(60));
-    // Each host believes to have all cores for itself; together they make way to each other where there are too few.
+    let address = RendezvousAddress::Tcp { host: "127.0.0.1".to_owned(), ports: reserved_range() };
+    let rendezvous = Rendezvous::new(address, Token::random().unwrap(), size, Duration::from_secs(60));
+    // Each pretended host assumes that it has all cores: spin only if there are enough for all.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let options = Options { spin: options.spin.or(Some(size <= cores)), ..options };
     std::thread::scope(|scope| {
         for rank in 0..size {
             let network =
                 Network { pretended_host: Some(1 + (rank / per_host) as u64), ..Network::default() };
-            let meeting = Rendezvous { network, ..meeting.clone() };
+            let rendezvous = Rendezvous { network, ..rendezvous.clone() };
             let work = &work;
             scope.spawn(move || {
-                let met =
-                    if rank == 0 { Bootstrap::listen(&meeting) } else { Bootstrap::join(&meeting, rank) };
-                work(Communicator::new(met.unwrap(), options).unwrap());
+                let bootstrap = if rank == 0 {
+                    Bootstrap::listen(&rendezvous)
+                } else {
+                    Bootstrap::join(&rendezvous, rank)
+                };
+                work(Communicator::new(bootstrap.unwrap(), options).unwrap());
             });
         }
     });
 }
 
-/// What one rank has to show for a case.
+/// The outcome of a case on one rank.
 pub(crate) struct Outcome {
     plan: Arc<Verified>,
-    /// The cut of each length of block there is, and the bytes of what is cut.
+    /// The cut of each length of block.
     cuts: BTreeMap<usize, Cut>,
     pub(crate) output: Vec<u8>,
     taken: Vec<TracedStep>,
 }
 
-/// Cases that ranks which are threads run together, each with a number, and what came of them.
+/// Numbered cases that the threads of a process run together, and their outcomes.
 pub(crate) struct Together {
     cases: Vec<(usize, Case)>,
     tickets: AtomicU64,
@@ -79,7 +82,7 @@ impl Together {
         Self { cases, tickets: AtomicU64::new(0), outcomes, skipped: Mutex::default() }
     }
 
-    /// One rank's part. The last rank to come through with a case looks at what all of them did.
+    /// Runs all cases on one rank. The last rank to finish a case checks the outcomes of all.
     pub(crate) fn run(&self, comm: Communicator) {
         let (number, size) = (comm.rank(), comm.size());
         let all: Vec<Case> = self.cases.iter().map(|(_, case)| case.clone()).collect();
@@ -99,33 +102,33 @@ impl Together {
         }
     }
 
-    /// Why cases were skipped, and how often by any rank.
+    /// The reasons for skipped cases, and their numbers over all ranks.
     pub(crate) fn skipped(self) -> BTreeMap<&'static str, usize> {
         self.skipped.into_inner().unwrap()
     }
 }
 
-/// Why cases of readable memory are skipped.
+/// Why cases with readable memory are skipped.
 pub(crate) const UNREADABLE: &str = "ranks do not read each other's memory here";
 
 /// One rank, with windows long enough for all its cases.
 pub(crate) struct Rank {
     pub(crate) comm: Communicator,
-    /// For inputs and outputs, of both kinds.
+    /// Windows for inputs and outputs.
     pub(crate) windows: [Window<u8>; 2],
     ordinary: [Vec<u8>; 2],
-    /// What ranks give.
+    /// The input of a rank.
     inputs: fn(&Case, u32) -> Vec<u8>,
     plans: Vec<(String, PlanId, Arc<Verified>)>,
 }
 
-/// Plans that were proved, by what they are for: once in a process, however many of its threads are ranks.
+/// Proved plans by key. Each is proved once per process, for all ranks that are threads of it.
 static PROVED: Mutex<BTreeMap<String, Arc<Verified>>> = Mutex::new(BTreeMap::new());
 
-/// The plan of a case, proved; nothing if the communicator chooses.
+/// The proved plan of a case; none if the communicator chooses.
 ///
 /// # Panics
-/// If there is none, or it is wrong.
+/// If the algorithm has no plan, or the verifier refuses it.
 pub(crate) fn proved(case: &Case) -> Option<Arc<Verified>> {
     let mut proved = PROVED.lock().unwrap();
     let key = key(case);
@@ -146,7 +149,7 @@ impl Rank {
         Self::giving(input, comm, cases)
     }
 
-    /// One that gives other values than most tests do.
+    /// A rank with other inputs than the default.
     pub(crate) fn giving(
         inputs: fn(&Case, u32) -> Vec<u8>,
         mut comm: Communicator,
@@ -162,7 +165,7 @@ impl Rank {
         Ok(Self { comm, windows, ordinary, inputs, plans: Vec::new() })
     }
 
-    /// Runs a case, or tells why it cannot be run here.
+    /// Runs a case, or returns why it is skipped.
     pub(crate) fn run(
         &mut self,
         number: usize,
@@ -182,12 +185,12 @@ impl Rank {
             Memory::Symmetric => true,
             Memory::Mixed => rank.is_multiple_of(2),
         };
-        // Where buffers lie differs from rank to rank, and must not matter; nor that elements are aligned.
+        // Offsets of buffers differ from rank to rank, and some elements are unaligned.
         let first = MARGIN + 16 * rank as usize + if number % 4 == 3 { 1 } else { 0 };
         let in_place = case.aliasing == Aliasing::InPlace;
         let (input_at, output_at, total) = case.in_one_buffer(rank);
         let (input_length, output_length) = (bytes(given.clone()), bytes(gotten.clone()));
-        // Ranks that give or get nothing may pass something all the same: it is neither read nor written.
+        // Ranks without input or output may pass a buffer, which is neither read nor written.
         let idle = if number.is_multiple_of(2) { size * 3 } else { 0 };
         let [input_range, output_range] = if in_place {
             [(input_at * size, input_length), (output_at * size, output_length)]
@@ -210,7 +213,7 @@ impl Rank {
         let (id, plan) = match self.plan(case, is_symmetric) {
             Ok(found) => found,
             Err(Error::Misuse(why)) if why.contains("between hosts") => {
-                return Err("the plan does more between hosts than send and receive");
+                return Err("the plan does more than send and receive between hosts");
             }
             Err(error) => panic!("{case}: {error}"),
         };
@@ -219,14 +222,14 @@ impl Rank {
             && case.by != By::Chosen
             && plan.needs_windows()
         {
-            return Err("a pre-multiplied sum that may not write its input is made in ordinary memory");
+            return Err("a pre-multiplied sum that may not write its input uses ordinary memory");
         }
         let are_places_known = matches!(
             case.collective,
             Collective::AllGather | Collective::ReduceScatter | Collective::Gather { .. }
         );
         if matches!(case.counts, Counts::Uneven(_)) && plan.needs_windows() && !are_places_known {
-            return Err("the plan reaches into blocks whose places only their rank knows");
+            return Err("the plan accesses blocks whose offsets only their rank knows");
         }
         let Self { comm, windows, ordinary, .. } = self;
         let ranges = [
@@ -252,16 +255,16 @@ impl Rank {
         assert!(after[0] == before[0], "{case}: rank {rank}'s input was changed");
         let mut around = before[1].clone();
         if in_place && case.reduction == Some(Reduction::PremultipliedSum) {
-            // What may be written is multiplied where it is.
+            // An input that may be written is multiplied in place.
             around[whole.clone()].copy_from_slice(&after[1][whole]);
         }
         around[output_range].copy_from_slice(&output);
-        assert!(after[1] == around, "{case}: something beside rank {rank}'s output was changed");
+        assert!(after[1] == around, "{case}: memory outside of rank {rank}'s output was changed");
         let cuts = self.cuts(case, id);
         Ok(Outcome { plan, cuts, output, taken })
     }
 
-    /// The plan of a case, as it was loaded.
+    /// The plan of a case, loaded.
     fn plan(&mut self, case: &Case, is_symmetric: bool) -> Result<(PlanId, Arc<Verified>), Error> {
         let key = key(case);
         if let Some((_, id, plan)) = self.plans.iter().find(|(loaded, ..)| *loaded == key) {
@@ -273,7 +276,7 @@ impl Rank {
         Ok((id, plan))
     }
 
-    /// The plan that the communicator chooses. Unless all memory is symmetric, it is the one for ordinary memory.
+    /// The plan that the communicator chooses: that for ordinary memory, unless all memory is symmetric.
     fn chosen(&mut self, case: &Case, is_symmetric: bool) -> Result<(PlanId, Arc<Verified>), Error> {
         let rank = self.comm.rank() as u32;
         let size = case.data_type.bytes();
@@ -301,7 +304,7 @@ impl Rank {
     }
 }
 
-/// Whether peers can reach the buffers of all ranks that have any.
+/// Whether the buffers of all ranks that have any are symmetric.
 fn are_all_symmetric(case: &Case) -> bool {
     match case.memory {
         Memory::Ordinary | Memory::Readable => false,
@@ -314,14 +317,14 @@ fn has_elements(case: &Case, rank: u32) -> bool {
     case.given(rank).iter().chain(&case.gotten(rank)).any(|length| *length > 0)
 }
 
-/// Whether some rank's input is multiplied before the call and must not be changed, so that a copy takes its place.
+/// Whether some rank's input is multiplied in a copy, because the call must not change it.
 fn is_multiplied_elsewhere(case: &Case) -> bool {
     let gets = |rank| case.collective.gets(rank, case.ranks) > 0;
     case.reduction == Some(Reduction::PremultipliedSum)
         && (case.aliasing == Aliasing::OutOfPlace || !(0..case.ranks).all(gets))
 }
 
-/// The elements of a block, where some ranks have none to tell.
+/// The elements of a block, for calls in which some ranks have no block.
 fn stated_count(case: &Case) -> Option<usize> {
     match (&case.collective, case.counts) {
         (Collective::SendReceive { .. }, Counts::Even(count)) => Some(count),
@@ -329,7 +332,7 @@ fn stated_count(case: &Case) -> Option<usize> {
     }
 }
 
-/// How many of what is cut an element is, and how many bytes that has: what is only moved is moved as bytes.
+/// The cut units per element, and the bytes of a unit: collectives without a reduction move bytes.
 fn scale(case: &Case) -> (usize, usize) {
     let bytes = case.data_type.bytes();
     if case.reduction.is_some() { (1, bytes) } else { (bytes, 1) }
@@ -360,7 +363,7 @@ fn operation(case: &Case, reduction: Reduction, rank: u32) -> Operation<'static>
                 ($($name:ident: $type:ty),*) => {
                     match case.data_type {
                         $(DataType::$name => Operation::premultiplied_sum(factor::<$type>(rank)),)*
-                        DataType::Bool => unreachable!("truths are not multiplied"),
+                        DataType::Bool => unreachable!("booleans are not multiplied"),
                     }
                 };
             }
@@ -373,19 +376,19 @@ fn operation(case: &Case, reduction: Reduction, rank: u32) -> Operation<'static>
     }
 }
 
-/// What each rank should hold, and the steps.
+/// The expected outputs, and the steps in a valid order.
 pub(crate) fn oracle(case: &Case, outcome: &Outcome) -> (Vec<Vec<u8>>, Vec<Event>) {
     expected(case, &outcome.plan, |count, _| outcome.cuts[&count])
 }
 
-/// Whether what one rank got is what the oracle says.
+/// Whether the output of a rank is that of the oracle.
 pub(crate) fn is_right(case: &Case, rank: usize, outcome: &Outcome) -> bool {
     same(case, &outcome.output, &oracle(case, outcome).0[rank])
 }
 
-/// Compares what all ranks did with the interpreter.
+/// Compares the outputs and steps of all ranks with the interpreter.
 pub(crate) fn check(case: &Case, outcomes: &[Outcome]) {
-    // A rank without elements does not know what kind of memory the others have, and so not the plan beforehand.
+    // A rank without elements does not know the memory of the others, and so not their plan.
     let knows = |outcome: &&(u32, &Outcome)| has_elements(case, outcome.0);
     let numbered: Vec<(u32, &Outcome)> = (0..).zip(outcomes).collect();
     let one = numbered.iter().find(knows).map_or(&outcomes[0], |(_, outcome)| outcome);
@@ -393,10 +396,10 @@ pub(crate) fn check(case: &Case, outcomes: &[Outcome]) {
     let mut order = Vec::new();
     for (rank, outcome) in (0..).zip(outcomes) {
         let same_plan = outcome.plan.name == one.plan.name || !has_elements(case, rank);
-        assert!(same_plan, "{case}: all ranks take one plan");
+        assert!(same_plan, "{case}: ranks use different plans");
         assert!(
             same(case, &outcome.output, &outputs[rank as usize]),
-            "{case}: rank {rank} holds other bits than the oracle"
+            "{case}: the output of rank {rank} differs from the oracle"
         );
         let event = |taken: &TracedStep| {
             let TracedStep { ticket, lane, tile, ordinal } = *taken;
@@ -404,7 +407,7 @@ pub(crate) fn check(case: &Case, outcomes: &[Outcome]) {
         };
         order.extend(outcome.taken.iter().map(event));
     }
-    assert_eq!(order.len(), events.len(), "{case}: as many steps as the plan has");
+    assert_eq!(order.len(), events.len(), "{case}: the number of steps differs from the plan");
     let longest = one.cuts.values().max_by_key(|cut| cut.count()).unwrap();
     if longest.count() <= TRACED_COUNT_MAX {
         order.sort_by_key(|(ticket, _)| *ticket);

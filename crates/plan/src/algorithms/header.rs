@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_shown_where_they_are() {
+    fn errors_show_their_position() {
         for (text, expected) in [
             ("//! Ring".to_owned(), "x.rs:1:1: a header begins with its title"),
             (format!("//! # X\n{TABLE}//! | all-reduce | 2k | 0 | 0 | 0 |"), "x.rs:4:21: unknown name \"k\""),

@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_and_foreign_names_are_read_back() {
+    fn all_names_round_trip() {
         for data_type in DataType::ALL {
             assert_eq!(data_type.to_string().parse(), Ok(data_type));
         }

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_landmarks_of_the_standard() {
+    fn special_values_match_the_standard() {
         assert_eq!(F8E4m3::from_bits(0x7e).to_f32(), 448.0);
         assert_eq!(F8E4m3::from_bits(0x08).to_f32(), 2_f32.powi(-6));
         assert_eq!(F8E4m3::from_bits(0x01).to_f32(), 2_f32.powi(-9));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn between_neighbours_the_nearest_is_taken_and_of_two_the_even_one() {
+    fn rounding_is_to_nearest_even() {
         for format in [E4M3, E5M2] {
             for pair in line(&format).windows(2) {
                 let [(low, low_bits), (high, high_bits)] = pair else { unreachable!() };
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn overflow_shows() {
+    fn overflow_gives_nan_or_infinity() {
         for (value, e4m3, e5m2) in [
             (464.0, 0x7e, 0x5f),
             (464.0_f32.next_up(), 0x7f, 0x5f),

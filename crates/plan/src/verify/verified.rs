@@ -129,7 +129,7 @@ impl Verified {
 /// The result of a proof, without the plan. A proof takes long for many ranks, and all ranks of a job build the same plans: one rank
 /// proves, and the others check that their plan is the same.
 ///
-/// A `Proof` can be sent to another process as bytes, and anybody can write bytes. It proves nothing by itself, and turning it back
+/// A `Proof` can be sent to another process as bytes, which any process can write. It proves nothing by itself, and turning it back
 /// into a [`Verified`] is unsafe: see [`Proof::of`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proof {

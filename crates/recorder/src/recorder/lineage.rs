@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_tell_communicators_apart() {
+    fn names_distinguish_communicators() {
         let owner = Owner { rank: 1, size: 2, job: 0x3f9a };
         let named = |world_rank, is_own| {
             let Lineage { world_rank, name } = Lineage::new(owner, world_rank, is_own);

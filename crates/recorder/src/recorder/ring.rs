@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_of_different_rings_are_none() {
+    fn copies_of_different_rings_are_refused() {
         let bytes = |job: u64, capacity: u64| {
             let mut bytes = vec![0; bytes_of(capacity as usize)];
             for (at, word) in [MAGIC, VERSION, capacity, 0, 2, 1, job].into_iter().enumerate() {
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_its_own_is_found_by_its_name() {
+    fn private_rings_are_found_by_name() {
         let ring = Ring::in_memfd(16).unwrap();
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let address = format!("{:x}-", (ring.head as *const Head) as usize);
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_ring_are_none() {
+    fn invalid_bytes_are_not_a_ring() {
         assert!(Ring::of_bytes(b"").is_none());
         assert!(Ring::of_bytes(&[0; 100_000]).is_none());
         let mut bytes = vec![0xff; bytes_of(16)];

@@ -292,7 +292,7 @@ fn is_halted(record: &Record) -> bool {
     is_gone(record) || record.process == Some(Process::Stopped)
 }
 
-/// Where all chains of waits end, if it is one place and not obvious: a rank that waits for nobody, or a cycle.
+/// Where all chains of waits end, if it is one place and not obvious: a rank that waits for no other, or a cycle.
 fn end_of(awaits: &BTreeMap<u32, u32>) -> Option<String> {
     let mut ends: Vec<Vec<u32>> = awaits.keys().map(|&rank| end_from(awaits, rank)).collect();
     ends.sort();
@@ -309,7 +309,7 @@ fn end_of(awaits: &BTreeMap<u32, u32>) -> Option<String> {
     }
 }
 
-/// Follows the waits from a rank to one that waits for nobody, or to a cycle, listed from its lowest rank on.
+/// Follows the waits from a rank to one that waits for no other, or to a cycle, listed from its lowest rank on.
 fn end_from(awaits: &BTreeMap<u32, u32>, rank: u32) -> Vec<u32> {
     let mut way = vec![rank];
     // A chain has at most as many ranks as wait.

@@ -1,6 +1,5 @@
-//! What `memory.rs` takes from the kernel, for Miri, which knows no memory that is shared through a descriptor: ranks that are
-//! threads of the interpreted process find the same block of ordinary memory under the number of the descriptor. Miri then sees
-//! every access of theirs to it, and whether they are ordered.
+//! The system calls of `memory.rs` for Miri, which does not support memory shared through a descriptor: ranks that are threads of the
+//! interpreted process map a descriptor to the same block of ordinary memory. Miri then checks the order of all their accesses.
 //!
 //! Deliberately absent: processes, and copies that are private ([`mremap_fixed`] leaves what is shared): calls that fail.
 
@@ -114,7 +113,7 @@ pub(super) unsafe fn mremap_fixed(
     target: *mut c_void,
 ) -> Result<*mut c_void> {
     let layout = Layout::from_size_align(bytes, PAGE).map_err(|_| rustix::io::Errno::NOMEM)?;
-    // SAFETY: what `mmap_anonymous` gave for as many bytes, which nobody else knows of.
+    // SAFETY: what `mmap_anonymous` gave for as many bytes, which no other thread knows of.
     unsafe { dealloc(copy.cast(), layout) };
     Ok(target)
 }

@@ -15,7 +15,7 @@ pub type FlowId = u32;
 /// spread through all of a large fabric.
 const SAME: f64 = 1e-7;
 /// Maximum number of visits to a resource in one update. Levels converge in as many rounds as there are different ones; should they not,
-/// the shares are nearly fair, and the simulation goes on.
+/// the shares are nearly fair, and the simulation continues.
 const ROUNDS_MAX: u32 = 64;
 
 /// All resources and the flows on them.

@@ -1,13 +1,12 @@
-//! The files: groups of lists, each standing for combinations of their entries.
+//! Reads the case files: groups of lists, each of which stands for combinations of its entries.
 //!
-//! A group is a table of lists, one for each parameter. What a plan cannot do is left out by [`Case::skip`]; of the rest
-//! `take = "all"` takes everything, and `take = "pairs"`, the default, only as many as it needs to have every two entries
-//! of different lists together in some case, if any case has them. That is found in three steps, the same everywhere:
+//! A group is a table of lists, one for each parameter. [`Case::skip`] leaves out combinations that a plan cannot run. Of the
+//! rest `take = "all"` takes everything; `take = "pairs"`, the default, takes only enough of them that every two entries of different lists
+//! that occur together occur in some case. The selection is deterministic:
 //!
-//! 1. all combinations are written down, and shuffled with a fixed seed;
-//! 2. in this order, those are taken that have many pairs which no case taken so far has; then those with fewer, down to
-//!    one;
-//! 3. what was taken is put back into the order it was written down in.
+//! 1. list all combinations, and shuffle them with a fixed seed;
+//! 2. in this order, take those with many pairs that no case taken so far has; then those with fewer, down to one;
+//! 3. restore the original order.
 
 use serde::Deserialize;
 use weftlink_plan::{Algorithm, Aliasing, Collective, DataType, Plan, Reduction};
@@ -41,18 +40,18 @@ struct File {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Group {
-    #[expect(dead_code, reason = "it is for those who read the file")]
+    #[expect(dead_code, reason = "documents the group in the file")]
     about: String,
     ranks: Vec<u32>,
     /// Elements of a block.
     #[serde(default)]
     counts: Vec<usize>,
-    /// Elements of the longest block, the others shorter.
+    /// Elements of the longest block; the others are shorter.
     #[serde(default)]
     uneven: Vec<usize>,
     #[serde(default = "bytes")]
     types: Vec<String>,
-    /// Empty for what reduces nothing.
+    /// Empty for collectives without a reduction.
     #[serde(default)]
     ops: Vec<String>,
     /// Roots, lists of messages or tori, by name: see [`variant`].
@@ -93,7 +92,7 @@ fn one() -> Vec<u32> {
 /// All cases of a collective, by its name.
 ///
 /// # Panics
-/// If there is no such collective, or its file is not right.
+/// If there is no such collective, or its file is invalid.
 pub fn cases_of(collective: &str) -> Vec<Case> {
     let at = Collective::NAMES.iter().position(|name| *name == collective);
     let text = FILES[at.unwrap_or_else(|| panic!("there is no collective called {collective:?}"))];
@@ -101,7 +100,7 @@ pub fn cases_of(collective: &str) -> Vec<Case> {
     file.group.iter().flat_map(|group| group.cases(collective)).collect()
 }
 
-/// Which entry of each list a combination has.
+/// The entry of each list in a combination.
 type Entries = [usize; LISTS];
 
 const LISTS: usize = 9;
@@ -133,7 +132,7 @@ impl Group {
         if ops.is_empty() { vec![None] } else { ops.into_iter().map(Some).collect() }
     }
 
-    /// All combinations, each with the number of what it is but for type and reduction, and those.
+    /// All combinations, each with the index of its shape, and the shapes: cases up to type and reduction.
     fn combinations(&self, collective: &str) -> (Vec<(Entries, usize)>, Vec<Case>) {
         let even = self.counts.iter().map(|&count| Counts::Even(count));
         let uneven = self.uneven.iter().map(|&count| Counts::Uneven(count));
@@ -185,7 +184,7 @@ impl Group {
         (all, shapes)
     }
 
-    /// The plans of the group, each with the numbers of its name and of its lanes.
+    /// The plans of the group, each with the entries of its name and of its lanes.
     fn bys(&self, collective: &Collective, ranks: u32) -> Vec<(usize, usize, By)> {
         let mut names = Vec::new();
         for name in &self.plans {
@@ -220,13 +219,13 @@ fn named<T: Copy>(names: &[String], all: &[T], parse: impl Fn(&str) -> Result<T,
     }
 }
 
-/// The entries of two lists, each with each, after their numbers.
+/// All pairs of entries of two lists, after their indices.
 fn both<'a, A, B>(one: &'a [A], other: &'a [B]) -> impl Iterator<Item = (usize, usize, &'a A, &'a B)> {
     let with = move |(a, first)| other.iter().enumerate().map(move |(b, second)| (a, b, first, second));
     one.iter().enumerate().flat_map(with)
 }
 
-/// So many of the combinations that every pair of entries which occurs in any occurs in one of them.
+/// A selection of the combinations that contains every pair of entries that any of them has.
 fn pairs(all: &[Entries]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..all.len()).collect();
     order.sort_by_cached_key(|&at| mix(at as u64));
@@ -251,10 +250,10 @@ fn pairs(all: &[Entries]) -> Vec<usize> {
     taken
 }
 
-/// A collective with what belongs to it, by name, for so many ranks. Nothing if there is no such thing for so many.
+/// A collective and its variant by name; none if `ranks` are too few for the variant.
 ///
 /// Roots are `first`, `middle` and `last`. Messages are `none`, around a `ring`, `to-one`, `both-ways` between two, to
-/// oneself (`self`), or `random-N`, of which seed N makes up to three for each rank. Tori are a `row` of ranks in the last
+/// the same rank (`self`), or `random-N`: up to three per rank, from seed N. Tori are a `row` of ranks in the last
 /// dimension, a `column` in the first, a `plane` and a `box`.
 fn variant(collective: &str, name: &str, ranks: u32) -> Option<Collective> {
     let root = match name {
@@ -336,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_combinations_few_have_all_pairs() {
+    fn few_combinations_cover_all_pairs() {
         let group = Group {
             about: String::new(),
             ranks: vec![1, 2, 3, 4, 5, 8],
@@ -365,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn random_messages_are_of_all_kinds() {
+    fn random_messages_include_messages_to_self() {
         let all: Vec<_> = (1..=4).flat_map(|seed| messages(&format!("random-{seed}"), 5)).collect();
         assert!(all.iter().any(|(from, to)| from == to) && all.iter().all(|(a, b)| *a < 5 && *b < 5));
         assert_eq!(torus("box", 8), Some([2, 2, 2]));

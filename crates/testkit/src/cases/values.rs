@@ -1,8 +1,8 @@
-//! What a case is given and what it should give, as bytes.
+//! Inputs and expected outputs of a case, as bytes.
 //!
-//! Integers have all their bits at random. Floats lie between 1 and 2 or between -2 and -1, with full mantissas, so that
-//! another order of additions shows in the last bits; now and then one is a zero, infinite, not a number, or too large or too small
-//! to be like the others. [`with_type!`](crate::with_type) gets from a name to a type.
+//! Integers are random in all bits. Floats lie between 1 and 2 or between -2 and -1, with full mantissas, so that another order of additions
+//! changes the last bits; a few are zero, infinite, NaN, the largest or the smallest value. [`with_type!`](crate::with_type) maps a data type to
+//! a Rust type.
 
 use weftlink_plan::domain::elements::oracle_with;
 use weftlink_plan::element::{Complex, F8E4m3, F8E5m2, bf16, f16};
@@ -11,7 +11,7 @@ use weftlink_plan::{Cut, DataType, Element, Reducer, Reduction, Verified};
 
 use super::{Case, mix};
 
-/// Evaluates an expression with a type of element that is known by name.
+/// Evaluates an expression with the Rust type of a [`DataType`].
 #[macro_export]
 macro_rules! with_type {
     ($data_type:expr, $type:ident => $body:expr) => {{
@@ -45,35 +45,35 @@ macro_rules! with_type {
     }};
 }
 
-/// An element as bytes, and elements to try.
+/// An element type that can be read, written and generated.
 pub trait Value: Element {
-    /// From as many bytes as it has.
+    /// Reads an element from its bytes.
     fn read(bytes: &[u8]) -> Self;
 
     /// Appends its bytes.
     fn write(self, bytes: &mut Vec<u8>);
 
-    /// An ordinary one, from 64 bits at random.
+    /// An ordinary value, from 64 random bits.
     fn from_random(word: u64) -> Self;
 
-    /// One that is apt to go wrong, if there are any.
-    fn strange(word: u64) -> Self {
+    /// A special value, if the type has any.
+    fn special(word: u64) -> Self {
         Self::from_random(word)
     }
 
-    /// An ordinary one times a power of two: a large one if told so, and a small one if not. Added up in f32, or in the type
-    /// itself if that is wider, a small one is lost in the rounding of a large one, but in f8e4m3, where f32 holds both.
+    /// An ordinary value times a power of two, large or small. In a sum in f32, or in the type itself if it is wider, rounding to a large
+    /// value loses a small one; except in f8e4m3, whose sums f32 represents exactly.
     fn of_size(word: u64, is_large: bool) -> Self {
         let _ = is_large;
         Self::from_random(word)
     }
 
-    /// Its opposite.
+    /// The negative.
     fn negated(self) -> Self {
         self
     }
 
-    /// Its bytes, every NaN the same.
+    /// Appends its bytes, the same for every NaN.
     fn canonical(self, bytes: &mut Vec<u8>) {
         self.write(bytes);
     }
@@ -94,7 +94,7 @@ macro_rules! integers {
                 word as Self
             }
 
-            fn strange(word: u64) -> Self {
+            fn special(word: u64) -> Self {
                 [0, Self::MIN, Self::MAX, 1][word as usize % 4]
             }
         }
@@ -105,7 +105,7 @@ integers!(i8, u8, i16, u16, i32, u32, i64, u64);
 
 /// A float from the bits of its type: `one` is 1.0, and `mantissa` all bits of the mantissa.
 macro_rules! floats {
-    ($($type:ty: $bits:ty, $one:literal, $mantissa:literal, $sizes:expr, $strange:expr;)*) => {$(
+    ($($type:ty: $bits:ty, $one:literal, $mantissa:literal, $sizes:expr, $special:expr;)*) => {$(
         impl Value for $type {
             fn read(bytes: &[u8]) -> Self {
                 Self::from_bits(<$bits>::read(bytes))
@@ -120,8 +120,8 @@ macro_rules! floats {
                 Self::from_bits(sign | $one | (word as $bits & $mantissa))
             }
 
-            fn strange(word: u64) -> Self {
-                let all: &[$bits] = &$strange;
+            fn special(word: u64) -> Self {
+                let all: &[$bits] = &$special;
                 let sign = ((word >> 63) as $bits) << (<$bits>::BITS - 1);
                 Self::from_bits(sign | all[word as usize % all.len()])
             }
@@ -144,7 +144,7 @@ macro_rules! floats {
     )*};
 }
 
-// Exponents of large and small ones; zero, infinity (where there is one), not a number, the largest and the smallest.
+// Exponents of large and small values; zero, infinity (if the type has it), NaN, the largest and the smallest value.
 floats!(
     f32: u32, 0x3f80_0000, 0x007f_ffff, (20, 0), [0, 0x7f80_0000, 0x7fc0_0000, 0x7f7f_ffff, 1];
     f64: u64, 0x3ff0_0000_0000_0000, 0x000f_ffff_ffff_ffff, (44, 0),
@@ -201,8 +201,8 @@ where
     }
 }
 
-/// One element in so many is strange.
-const STRANGE_EVERY: u64 = 41;
+/// One in this many elements is special, on average.
+const SPECIAL_EVERY: u64 = 41;
 
 /// The input of a rank, its blocks one after the other.
 pub fn input(case: &Case, rank: u32) -> Vec<u8> {
@@ -211,19 +211,19 @@ pub fn input(case: &Case, rank: u32) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(count * size_of::<T>());
         for at in 0..count as u64 {
             let word = mix(u64::from(rank + 1) << 40 | at);
-            let value = if word.is_multiple_of(STRANGE_EVERY) { T::strange(mix(word)) } else { T::from_random(mix(word)) };
+            let value = if word.is_multiple_of(SPECIAL_EVERY) { T::special(mix(word)) } else { T::from_random(mix(word)) };
             value.write(&mut bytes);
         }
         bytes
     })
 }
 
-/// Inputs that tell in which order they were added: of each element, one rank has a large value and another its opposite,
-/// so that what the others add between the two is lost in rounding, and what they add before or after is not.
-pub fn telling_input(case: &Case, rank: u32) -> Vec<u8> {
-    /// Fewer than in other inputs: whatever is added to what is not a number tells nothing any more.
-    const STRANGE_EVERY: u64 = 211;
-    // Products of such would be infinite or nothing, and once they are multiplied they are no opposites any more.
+/// Inputs whose sum depends on the order of additions: for each element, one rank has a large value and another its negative, so that
+/// rounding loses the values that are added between the two.
+pub fn order_dependent_input(case: &Case, rank: u32) -> Vec<u8> {
+    /// Fewer than in other inputs, because a sum with a NaN does not depend on the order.
+    const SPECIAL_EVERY: u64 = 211;
+    // Such products would be infinite or zero, and after pre-multiplication the two large values do not cancel.
     let adds = !matches!(case.reduction, Some(Reduction::Product | Reduction::PremultipliedSum));
     with_type!(case.data_type, T => {
         let count: usize = case.given(rank).iter().sum();
@@ -234,8 +234,8 @@ pub fn telling_input(case: &Case, rank: u32) -> Vec<u8> {
             let apart = 1 + (mix(at ^ 1 << 50) % u64::from(case.ranks.max(2) - 1)) as u32;
             let second = (first + apart) % case.ranks;
             let large = || T::of_size(mix(at << 20), true);
-            let value = if word(rank).is_multiple_of(STRANGE_EVERY) {
-                T::strange(mix(word(rank)))
+            let value = if word(rank).is_multiple_of(SPECIAL_EVERY) {
+                T::special(mix(word(rank)))
             } else if !adds {
                 T::from_random(word(rank))
             } else if case.ranks > 2 && rank == first {
@@ -251,14 +251,14 @@ pub fn telling_input(case: &Case, rank: u32) -> Vec<u8> {
     })
 }
 
-/// With what a rank's input is multiplied in a pre-multiplied sum.
+/// A rank's factor in a pre-multiplied sum.
 pub fn factor<T: Value>(rank: u32) -> T {
     T::from_random(mix(u64::from(rank) << 20))
 }
 
-/// What each rank should get, its blocks one after the other, and the steps in an order they may be taken in.
+/// The expected output of each rank, block after block, and the steps in a valid order.
 ///
-/// `cut` tells how the backend cuts a block of so many elements of so many bytes. What is only moved is moved as bytes.
+/// `cut` returns how the backend cuts a block, given its elements and the bytes of each. Collectives without a reduction move bytes.
 pub fn expected(
     case: &Case,
     plan: &Verified,
@@ -292,7 +292,7 @@ pub fn expected(
     })
 }
 
-/// Whether two results are the same: bit by bit, but that no sum or product promises which NaN it is.
+/// Whether two results are equal bit by bit; in sums and products any NaN equals any other.
 pub fn same(case: &Case, one: &[u8], other: &[u8]) -> bool {
     use Reduction::{Average, PremultipliedSum, Product, Sum};
     if one == other {
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_has_inputs_that_differ_and_a_result_for_all_its_reductions() {
+    fn every_type_has_distinct_inputs_and_all_its_reductions() {
         let plan = verify(Algorithm::Ring.plan(3, 1)).unwrap();
         for data_type in DataType::ALL {
             for reduction in Reduction::NAMED.into_iter().filter(|it| it.is_for(data_type.kind())) {
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn one_nan_is_as_good_as_another_in_a_sum_only() {
+    fn nans_are_equal_in_sums_only() {
         let nans = [f32::NAN.to_ne_bytes(), (-f32::NAN).to_ne_bytes()];
         assert!(same(&case(DataType::F32, Reduction::Sum), &nans[0], &nans[1]));
         assert!(!same(&case(DataType::F32, Reduction::Maximum), &nans[0], &nans[1]));

@@ -1,4 +1,4 @@
-//! Making a plan ready to run: loops unrolled, indices worked out, addresses in one flat memory.
+//! Prepares a plan for a run: unrolls loops, evaluates indices, and assigns addresses in one flat memory.
 
 use std::collections::HashMap;
 
@@ -9,32 +9,32 @@ use super::Shape;
 use super::flat::{CHUNK, Chaos, End, FlatFifo, FlatLane, FlatStep, FlatWait, Malformed, Span, UserBuffers};
 use crate::promise::blocks;
 
-/// More of anything than tests need; what asks for more is refused rather than run.
+/// The largest size of anything; larger plans are refused.
 const LIMIT: usize = 100_000;
 
 impl Chaos {
-    /// Makes a plan ready to run in a shape, whether or not it was proved.
+    /// Prepares a plan, proved or not, for a run in a shape.
     pub fn prepare(plan: &Plan, shape: Shape) -> Result<Chaos, Malformed> {
         let ranks = plan.ranks as usize;
         if ranks == 0 || plan.programs.len() != ranks {
-            return Err(Malformed::Sizes("the plan has not one program for each rank"));
+            return Err(Malformed::Sizes("the plan does not have one program per rank"));
         }
         let collective = &plan.collective;
-        // A root has the most; one that is no rank leaves all with nothing.
+        // The root has the most blocks. If the root is not a rank, all ranks have none.
         let most = |of: fn((usize, usize)) -> usize| {
             (0..ranks).map(|rank| of(blocks(collective, ranks, rank))).max()
         };
         let (inputs, mut outputs) =
             (most(|blocks| blocks.0).unwrap_or(0), most(|blocks| blocks.1).unwrap_or(0));
         if *collective == Collective::ExclusiveScan {
-            // A single rank gets nothing, and its buffer is as long as if it got something.
+            // A single rank gets no result, but its buffer has the usual length.
             outputs = 1;
         }
         let (input, output) = (plan.chunks.input as usize, plan.chunks.output as usize);
-        // Where no blocks are moved, as in a barrier, there are no chunks to count.
+        // A barrier has no chunks.
         let chunks = input.checked_div(inputs).or_else(|| output.checked_div(outputs)).unwrap_or(1);
         if chunks == 0 || input != inputs * chunks || output != outputs * chunks {
-            return Err(Malformed::Sizes("the chunks are not those of whole blocks"));
+            return Err(Malformed::Sizes("the number of chunks is not a multiple of the number of blocks"));
         }
         let scratch = plan.chunks.scratch as usize;
         let tiles = shape.tiles as usize;
@@ -43,7 +43,7 @@ impl Chaos {
             .iter()
             .any(|&size| size > LIMIT / 10)
         {
-            return Err(Malformed::Sizes("the plan is too large to be tested"));
+            return Err(Malformed::Sizes("the plan is too large for this test"));
         }
         let in_place = shape.aliasing == Aliasing::InPlace;
         let mut words = 0;
@@ -57,8 +57,8 @@ impl Chaos {
                 let numbers = blocks * chunks * CHUNK;
                 Span { base: take(tiles * numbers), stride: numbers, numbers }
             };
-            // The smaller buffer is the rank's own block of the larger, or begins where that begins if messages are
-            // exchanged, of which none is the rank's own.
+            // The smaller buffer is the rank's own block of the larger. Messages have no own block: both buffers begin at the same
+            // address.
             let messages = matches!(collective, Collective::SendReceive { .. });
             let within = |larger: Span, blocks: usize, own: usize| {
                 let is_start = messages || blocks * chunks * CHUNK == larger.numbers;
@@ -106,11 +106,11 @@ impl Chaos {
     }
 }
 
-/// A lane being made ready.
+/// A lane in preparation.
 struct Site<'a> {
     plan: &'a Plan,
     chaos: &'a mut Chaos,
-    /// Which FIFO stands for (from, to, channel).
+    /// The FIFO of (from, to, channel).
     fifos: &'a mut HashMap<(usize, usize, usize), usize>,
     rank: usize,
     lane: usize,
@@ -135,13 +135,13 @@ impl Site<'_> {
             match node {
                 Node::Step(step) => {
                     if self.step == LIMIT {
-                        return Err(Malformed::Sizes("a lane has too many steps to be tested"));
+                        return Err(Malformed::Sizes("a lane has too many steps for this test"));
                     }
                     steps.push(self.flat(step, at)?);
                     self.step += 1;
                 }
                 Node::Loop(repeated) if repeated.times as usize > LIMIT => {
-                    return Err(Malformed::Sizes("a loop is repeated too often to be tested"));
+                    return Err(Malformed::Sizes("a loop has too many iterations for this test"));
                 }
                 Node::Loop(repeated) => {
                     for iteration in 0..repeated.times {
@@ -229,7 +229,7 @@ impl Site<'_> {
         };
         let depth = channel.depth as usize;
         if depth > LIMIT / 10 {
-            return Err(Malformed::Sizes("a channel is too deep to be tested"));
+            return Err(Malformed::Sizes("a channel is too deep for this test"));
         }
         let Chaos { fifos, words, .. } = &mut *self.chaos;
         let fifo = *self.fifos.entry((from, to, number)).or_insert_with(|| {
@@ -258,7 +258,7 @@ impl Site<'_> {
         self.index(rank, at, self.chaos.ranks, "a rank")
     }
 
-    /// `offset + ((base + Σ by·i) mod modulo)`, if there is such an index.
+    /// `offset + ((base + Σ by·i) mod modulo)`, if that is below `limit`.
     fn index(
         &self,
         affine: &Affine,

@@ -10,7 +10,7 @@ enum Slot {
 
 pub(super) struct Fifo {
     slots: Vec<Slot>,
-    /// How many slots were ever reserved, and how many messages ever taken.
+    /// Slots reserved and messages taken so far.
     reserved: usize,
     taken: usize,
 }
@@ -48,7 +48,7 @@ impl Fifo {
     }
 
     /// The message in a taken slot was read.
-    pub(super) fn give_back(&mut self, slot: usize) {
+    pub(super) fn release(&mut self, slot: usize) {
         self.slots[slot] = Slot::Free;
     }
 
@@ -56,7 +56,7 @@ impl Fifo {
         self.slots.contains(&Slot::Full)
     }
 
-    /// The slot whose turn it is, if it is in this state.
+    /// The slot of the `count`-th message, if it is in this state.
     fn next(&self, count: usize, state: Slot) -> Option<usize> {
         let slot = count.checked_rem(self.slots.len())?;
         (self.slots[slot] == state).then_some(slot)

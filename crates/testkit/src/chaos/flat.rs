@@ -1,38 +1,38 @@
-//! A plan that is ready to run: no loops, no formulas, only addresses in one flat memory.
+//! A prepared plan: no loops or formulas, only addresses in one flat memory.
 
 use thiserror::Error;
 use weftlink_plan::Collective;
 
 use super::Shape;
 
-/// How many numbers a chunk has: more than one, so that a chunk can be half written.
+/// Numbers per chunk: more than one, so that a chunk can be half written.
 pub(super) const CHUNK: usize = 3;
 
-/// A plan that is ready to run in one shape.
+/// A plan prepared for runs in one shape.
 #[derive(Clone, Debug)]
 pub struct Chaos {
     pub(super) shape: Shape,
     pub(super) ranks: usize,
     pub(super) collective: Collective,
-    /// Whether all ranks must hold the same bits.
+    /// Whether the results of all ranks must have the same bits.
     pub(super) same_bits: bool,
     /// Chunks of a block.
     pub(super) chunks: usize,
     pub(super) counters: usize,
-    /// How often each counter is signalled per tile: `[rank * counters + counter]`.
+    /// Signals of each counter per tile: `[rank * counters + counter]`.
     pub(super) signals_per_round: Vec<u64>,
     pub(super) lanes: Vec<FlatLane>,
     pub(super) fifos: Vec<FlatFifo>,
-    /// How much memory all of it takes.
+    /// The size of the memory.
     pub(super) words: usize,
-    /// Where each rank's input and output are.
+    /// The buffers of each rank.
     pub(super) buffers: Vec<UserBuffers>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct FlatLane {
     pub(super) rank: usize,
-    /// Which of the rank's lanes it is.
+    /// Its index among the rank's lanes.
     pub(super) lane: usize,
     pub(super) steps: Vec<FlatStep>,
 }
@@ -52,7 +52,7 @@ pub(super) enum FlatWait {
     Reached { counter: usize, count: u64 },
 }
 
-/// Where numbers come from or go to.
+/// A source or destination of numbers.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum End {
     /// The chunk at `base + tile * stride`.
@@ -67,12 +67,12 @@ pub(super) enum End {
 pub(super) struct FlatFifo {
     pub(super) from: usize,
     pub(super) to: usize,
-    /// Where its slots are, one chunk each.
+    /// The address of its slots, one chunk each.
     pub(super) base: usize,
     pub(super) depth: usize,
 }
 
-/// Where a rank's buffers are; in place one of input and output is in the other.
+/// The buffers of a rank. In place, one of input and output is part of the other.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UserBuffers {
     pub(super) input: Span,
@@ -100,7 +100,7 @@ impl Span {
 /// The plan names things that do not exist.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Malformed {
-    /// An index is negative or beyond what there is.
+    /// An index is negative or too large.
     #[error("rank {rank} lane {lane} step {step}: {what} is out of range")]
     OutOfRange {
         /// Where.
@@ -123,7 +123,7 @@ pub enum Malformed {
         step: usize,
     },
     /// The operation does not fit the inputs and outputs.
-    #[error("rank {rank} lane {lane} step {step}: the operation does not fit what it is given")]
+    #[error("rank {rank} lane {lane} step {step}: the operation does not fit its inputs and outputs")]
     Arity {
         /// Where.
         rank: usize,
@@ -132,7 +132,7 @@ pub enum Malformed {
         /// At which step, counted as they run.
         step: usize,
     },
-    /// Sizes contradict one another, or are beyond what is worth running.
+    /// Sizes contradict each other, or are too large for this test.
     #[error("{0}")]
     Sizes(&'static str),
 }

@@ -1,8 +1,8 @@
-//! A lane's place in its program.
+//! The position of a lane in its program.
 //!
 //! A step goes through its phases in order: pass the waits; take the messages; reserve the slots; then for each number
 //! of the chunk read every input, combine from left to right, write every output; then publish messages and signals,
-//! in any order; then give the received slots back. Between any two of these things other actors may run.
+//! in any order; then release the received slots. Other actors may run between any two of these actions.
 
 use super::flat::{CHUNK, End, FlatStep};
 use super::random::Random;
@@ -12,16 +12,16 @@ pub(super) struct LaneState {
     pub(super) tile: u32,
     pub(super) step: usize,
     pub(super) phase: Phase,
-    /// Which number of the chunk is being moved, and what it has come to so far, as bits.
+    /// The index of the current number in the chunk, and its partial result, as bits.
     pub(super) element: usize,
     pub(super) result: u32,
-    /// The slot behind each input and each output; of no meaning where that is memory.
+    /// The FIFO slot of each input and each output; 0 for memory.
     pub(super) taken: Vec<usize>,
     pub(super) reserved: Vec<usize>,
     pub(super) publications: Vec<Publication>,
 }
 
-/// What a lane does next, and to which of the step's waits, inputs, outputs or publications.
+/// The next action of a lane, with the index of the wait, input, output or publication that it concerns.
 #[derive(Clone, Copy)]
 pub(super) enum Phase {
     /// It is not in a call.
@@ -32,10 +32,10 @@ pub(super) enum Phase {
     Read(usize),
     Write(usize),
     Publish(usize),
-    GiveBack(usize),
+    Release(usize),
 }
 
-/// What others may learn once the outputs are in place.
+/// A message or signal that the lane publishes after its outputs are complete.
 #[derive(Clone, Copy)]
 pub(super) enum Publication {
     Message { fifo: usize, slot: usize },
@@ -57,11 +57,11 @@ impl LaneState {
         }
     }
 
-    /// Goes to the next thing to do, past all that is nothing. Returns whether the call is over for this lane.
+    /// Advances to the next action. Returns whether the lane has finished the call.
     pub(super) fn settle(&mut self, steps: &[FlatStep], tiles: u32, random: &mut Random) -> bool {
         loop {
             let Some(step) = steps.get(self.step) else {
-                // A tile is over. An empty lane has nothing to do in the others either.
+                // The tile is complete. An empty lane skips all other tiles.
                 (self.step, self.tile) = (0, self.tile + 1);
                 if self.tile < tiles && !steps.is_empty() {
                     continue;
@@ -93,14 +93,14 @@ impl LaneState {
                     self.element += 1;
                     if self.element == CHUNK { Phase::Publish(0) } else { Phase::Read(0) }
                 }
-                Phase::Publish(index) if index == self.publications.len() => Phase::GiveBack(0),
-                Phase::GiveBack(index) if index == step.inputs.len() => {
+                Phase::Publish(index) if index == self.publications.len() => Phase::Release(0),
+                Phase::Release(index) if index == step.inputs.len() => {
                     self.step += 1;
                     self.taken.clear();
                     self.reserved.clear();
                     Phase::Wait(0)
                 }
-                Phase::GiveBack(index) if memory(&step.inputs, index) => Phase::GiveBack(index + 1),
+                Phase::Release(index) if memory(&step.inputs, index) => Phase::Release(index + 1),
                 _ => return false,
             };
         }

@@ -1,5 +1,4 @@
-//! The machine: every lane's place in its program, every FIFO, counter and number, and the smallest things an actor
-//! can do to them.
+//! The machine: the position of every lane, all FIFOs, counters and numbers, and the atomic actions of actors.
 
 use super::Schedule;
 use super::fifo::Fifo;
@@ -48,7 +47,7 @@ impl<'c> Machine<'c> {
             fifos: chaos.fifos.iter().map(|flat| Fifo::new(flat.depth)).collect(),
             counters: vec![0; chaos.signals_per_round.len()],
             users,
-            // The scheduler's numbers must not be these, or publications would follow its choices.
+            // Independent of the scheduler's random numbers, or the order of publications would correlate with its choices.
             random: Random::new(!seed),
         }
     }
@@ -69,7 +68,7 @@ impl<'c> Machine<'c> {
             Phase::Reserve(index) => {
                 fifo_of(&lane.steps[state.step].outputs[index]).is_none_or(Fifo::can_reserve)
             }
-            Phase::Read(_) | Phase::Write(_) | Phase::Publish(_) | Phase::GiveBack(_) => true,
+            Phase::Read(_) | Phase::Write(_) | Phase::Publish(_) | Phase::Release(_) => true,
         }
     }
 
@@ -83,7 +82,7 @@ impl<'c> Machine<'c> {
         }
     }
 
-    /// Lets an actor that can run do one thing.
+    /// Lets a runnable actor take one action.
     fn advance(&mut self, actor: usize) -> Result<(), Wrong> {
         let Some(state) = self.lanes.get_mut(actor) else {
             return self.users.advance(self.chaos, actor - self.lanes.len(), &mut self.memory);
@@ -132,18 +131,18 @@ impl<'c> Machine<'c> {
                 }
                 Phase::Publish(index + 1)
             }
-            Phase::GiveBack(index) => {
+            Phase::Release(index) => {
                 if let Some(fifo) = fifo_mut(&mut self.fifos, &step.inputs[index]) {
-                    fifo.give_back(state.taken[index]);
+                    fifo.release(state.taken[index]);
                 }
-                Phase::GiveBack(index + 1)
+                Phase::Release(index + 1)
             }
         };
         self.settle(actor);
         Ok(())
     }
 
-    /// Takes a lane to the next thing that it has to do, and tells its user when the call is over.
+    /// Advances a lane to its next action, and notifies its user when the call is over.
     fn settle(&mut self, actor: usize) {
         let lane = &self.chaos.lanes[actor];
         if self.lanes[actor].settle(&lane.steps, self.chaos.shape.tiles, &mut self.random) {
@@ -151,7 +150,7 @@ impl<'c> Machine<'c> {
         }
     }
 
-    /// What to say when nobody can run.
+    /// The outcome when no actor can run.
     fn outcome(&self) -> Outcome {
         let calls = self.chaos.shape.calls;
         let stuck: Vec<_> =
@@ -166,7 +165,7 @@ impl<'c> Machine<'c> {
             });
             return Outcome::Deadlock(Deadlock { stuck: stuck.collect() });
         }
-        if let Err(wrong) = self.users.look_again(self.chaos, &self.memory) {
+        if let Err(wrong) = self.users.check_after_calls(self.chaos, &self.memory) {
             return Outcome::Wrong(wrong);
         }
         for (fifo, flat) in self.fifos.iter().zip(&self.chaos.fifos) {

@@ -1,4 +1,4 @@
-//! What can be seen of a run.
+//! The outcome of a run.
 
 use std::fmt;
 
@@ -9,11 +9,11 @@ use super::Malformed;
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    /// Every call on every rank gave what it should.
+    /// Every call on every rank returned the right result.
     Ok,
-    /// Nobody can go on, and not everybody is done.
+    /// No actor can run, and some lanes have not finished.
     Deadlock(Deadlock),
-    /// Something came out that should not.
+    /// A result is wrong, or memory was changed that should not.
     Wrong(Wrong),
     /// The plan names things that do not exist, so it cannot start.
     Malformed(Malformed),
@@ -30,10 +30,10 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// The lanes that could not go on.
+/// The blocked lanes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deadlock {
-    /// Each of them.
+    /// The lanes, with their positions.
     pub stuck: Vec<Stuck>,
 }
 
@@ -48,7 +48,7 @@ impl fmt::Display for Deadlock {
     }
 }
 
-/// A lane that could not go on.
+/// A blocked lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stuck {
     /// Its rank.
@@ -63,7 +63,7 @@ pub struct Stuck {
     pub step: usize,
 }
 
-/// What came out that should not.
+/// What was wrong.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum Wrong {
     /// The output is not the sum.
@@ -81,7 +81,7 @@ pub enum Wrong {
         index: usize,
         /// The sum of all inputs.
         expected: f64,
-        /// What was there.
+        /// The value found.
         found: f32,
     },
     /// The sum is right to within rounding, but not the same on all ranks.
@@ -98,7 +98,7 @@ pub enum Wrong {
         /// Which number of the tile's output.
         index: usize,
     },
-    /// An input that is not the output too was written.
+    /// An input was written, though it is not part of the output.
     #[error("rank {rank}'s input was changed in call {call}")]
     Input {
         /// Whose.
@@ -114,22 +114,22 @@ pub enum Wrong {
         /// How many calls had returned on that rank.
         returned: u32,
     },
-    /// A barrier was left before everybody had come to it.
+    /// A rank left a barrier before all ranks had entered it.
     #[error("rank {rank} left the barrier of call {call} before rank {other} had entered it")]
     Early {
-        /// Who left.
+        /// The rank that left.
         rank: usize,
         /// Which call.
         call: u32,
-        /// Who was missing.
+        /// A rank that had not entered.
         other: usize,
     },
     /// A message was never taken.
     #[error("a message from rank {from} to rank {to} was never taken")]
     Leftover {
-        /// Who sent it.
+        /// The sender.
         from: usize,
-        /// To whom.
+        /// The receiver.
         to: usize,
     },
 }

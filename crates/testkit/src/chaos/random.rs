@@ -1,4 +1,4 @@
-//! Numbers that look random and are the same everywhere: SplitMix64, which needs no crate and no state but a counter.
+//! Reproducible pseudo-random numbers: SplitMix64.
 
 /// A stream of numbers.
 #[derive(Clone, Debug)]
@@ -12,7 +12,7 @@ impl Random {
     /// A number below `limit`, which is not zero.
     pub(super) fn below(&mut self, limit: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        // The high half of a product is cheaper than a remainder, and its bias is of no account here.
+        // The high half of a product is cheaper than a remainder; its bias does not matter here.
         ((u128::from(mix(self.0)) * limit as u128) >> 64) as usize
     }
 
@@ -23,7 +23,7 @@ impl Random {
     }
 }
 
-/// One number that depends on every bit of another.
+/// A hash that depends on every bit of its argument.
 pub(super) fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

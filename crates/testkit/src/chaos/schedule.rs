@@ -1,62 +1,62 @@
-//! Who runs next. Races show when somebody is very late or very early, which fair coin tosses hardly ever make; so the
-//! schedulers have temperaments.
+//! Picks the actor that runs next. Races show when an actor is very late or very early, which uniform choices rarely produce; hence the
+//! policies.
 
 use std::fmt;
 
 use super::random::Random;
 
-/// A schedule: the same one makes the same choices on every machine.
+/// A schedule, reproducible on every machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Schedule {
-    /// What the scheduler likes to do.
-    pub temperament: Temperament,
-    /// What decides the rest.
+    /// The policy of the scheduler.
+    pub policy: Policy,
+    /// The seed of its choices.
     pub seed: u64,
 }
 
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}, seed {}", self.temperament, self.seed)
+        write!(f, "{:?}, seed {}", self.policy, self.seed)
     }
 }
 
-/// What a scheduler likes to do.
+/// The policy of a scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Temperament {
-    /// Actors have ranks of importance: the most important one that can run does, as far as it can.
+pub enum Policy {
+    /// Actors have fixed priorities: the runnable actor of the highest priority runs.
     Rush,
-    /// One rank, user and lanes, runs only when nobody else can.
+    /// One rank, user and lanes, runs only when no other can.
     StarveRank,
-    /// One actor, a lane or a user, runs only when nobody else can.
+    /// One actor, a lane or a user, runs only when no other can.
     StarveActor,
-    /// As `Rush`, but now and then the one that runs becomes the least important.
+    /// As `Rush`, but at random moments the running actor drops to the lowest priority.
     Demote,
-    /// Somebody runs for a while, then somebody else.
+    /// One actor runs for several actions, then another.
     Bursts,
-    /// Anybody, each time.
+    /// A random actor for each action.
     Uniform,
 }
 
-impl Temperament {
-    /// All of them, those that find the most first.
-    pub const ALL: [Temperament; 6] = [
-        Temperament::Rush,
-        Temperament::StarveRank,
-        Temperament::StarveActor,
-        Temperament::Demote,
-        Temperament::Bursts,
-        Temperament::Uniform,
+impl Policy {
+    /// All policies; those that find the most failures first.
+    pub const ALL: [Policy; 6] = [
+        Policy::Rush,
+        Policy::StarveRank,
+        Policy::StarveActor,
+        Policy::Demote,
+        Policy::Bursts,
+        Policy::Uniform,
     ];
 }
 
-/// How long a burst may be, in smallest things done, and how often `Demote` demotes.
+/// The longest burst in actions, and how often `Demote` demotes.
 const BURST: usize = 48;
 const DEMOTE_ONE_IN: usize = 40;
 
 pub(super) struct Scheduler {
-    temperament: Temperament,
+    policy: Policy,
     random: Random,
-    /// All actors, most important first.
+    /// All actors, highest priority first.
     order: Vec<usize>,
     starved: Vec<bool>,
     current: usize,
@@ -65,28 +65,28 @@ pub(super) struct Scheduler {
 }
 
 impl Scheduler {
-    /// `ranks` says which rank each actor belongs to.
+    /// `ranks` has the rank of each actor.
     pub(super) fn new(schedule: Schedule, ranks: &[usize]) -> Self {
         let mut random = Random::new(schedule.seed);
         let mut order: Vec<_> = (0..ranks.len()).collect();
         random.shuffle(&mut order);
         let victim = order.first().copied().unwrap_or_default();
         let starved = (0..ranks.len())
-            .map(|actor| match schedule.temperament {
-                Temperament::StarveRank => ranks[actor] == ranks[victim],
-                Temperament::StarveActor => actor == victim,
+            .map(|actor| match schedule.policy {
+                Policy::StarveRank => ranks[actor] == ranks[victim],
+                Policy::StarveActor => actor == victim,
                 _ => false,
             })
             .collect();
         let candidates = Vec::with_capacity(ranks.len());
-        Self { temperament: schedule.temperament, random, order, starved, current: 0, burst: 0, candidates }
+        Self { policy: schedule.policy, random, order, starved, current: 0, burst: 0, candidates }
     }
 
-    /// The actor to run; nothing if none can.
+    /// The actor to run; none if no actor can.
     pub(super) fn pick(&mut self, can_run: impl Fn(usize) -> bool) -> Option<usize> {
-        match self.temperament {
-            Temperament::Rush => self.order.iter().copied().find(|&actor| can_run(actor)),
-            Temperament::Demote => {
+        match self.policy {
+            Policy::Rush => self.order.iter().copied().find(|&actor| can_run(actor)),
+            Policy::Demote => {
                 let place = self.order.iter().position(|&actor| can_run(actor))?;
                 let actor = self.order[place];
                 if self.random.below(DEMOTE_ONE_IN) == 0 {
@@ -95,16 +95,16 @@ impl Scheduler {
                 }
                 Some(actor)
             }
-            Temperament::Bursts if self.burst > 0 && can_run(self.current) => {
+            Policy::Bursts if self.burst > 0 && can_run(self.current) => {
                 self.burst -= 1;
                 Some(self.current)
             }
-            Temperament::Bursts => {
+            Policy::Bursts => {
                 self.burst = self.random.below(BURST);
                 self.current = self.any(can_run)?;
                 Some(self.current)
             }
-            Temperament::StarveRank | Temperament::StarveActor | Temperament::Uniform => self.any(can_run),
+            Policy::StarveRank | Policy::StarveActor | Policy::Uniform => self.any(can_run),
         }
     }
 

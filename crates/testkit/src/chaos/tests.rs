@@ -1,4 +1,4 @@
-//! Plans with known mistakes are seen to go wrong, in the way that was to be expected.
+//! Plans with known mistakes fail in the expected way.
 
 use weftlink_plan::Algorithm;
 use weftlink_plan::plan::{Buffer, Input, Node, Output, Place, Plan, Remote, Step, Wait};
@@ -21,14 +21,14 @@ fn step(plan: &mut Plan, rank: usize, index: usize) -> &mut Step {
 }
 
 fn wrong(plan: &Plan) -> Wrong {
-    match hunt(plan, SEEDS).map(|sighting| sighting.outcome) {
+    match find_failure(plan, SEEDS).map(|failure| failure.outcome) {
         Some(Outcome::Wrong(wrong)) => wrong,
-        other => panic!("not seen to be wrong: {other:?}"),
+        other => panic!("no wrong result: {other:?}"),
     }
 }
 
 #[test]
-fn good_plans_are_good() {
+fn correct_plans_pass() {
     let plans = [
         Algorithm::Ring.plan(1, 1),
         Algorithm::Ring.plan(2, 1),
@@ -44,8 +44,8 @@ fn good_plans_are_good() {
         credit(),
     ];
     for plan in plans {
-        let sighting = hunt(&plan, 3);
-        assert!(sighting.is_none(), "{} on {} ranks: {}", plan.name, plan.ranks, sighting.unwrap());
+        let failure = find_failure(&plan, 3);
+        assert!(failure.is_none(), "{} on {} ranks: {}", plan.name, plan.ranks, failure.unwrap());
     }
 }
 
@@ -57,14 +57,14 @@ fn two_shot_without_its_last_sync_returns_too_early() {
 }
 
 #[test]
-fn one_shot_in_place_reads_what_is_overwritten() {
+fn one_shot_in_place_reads_overwritten_input() {
     let mut plan = Algorithm::OneShot.plan(2, 1);
     plan.aliasing.push(Aliasing::InPlace);
     assert!(matches!(wrong(&plan), Wrong::Sum { .. }));
 }
 
 #[test]
-fn one_shot_without_its_entry_reads_what_is_not_there_yet() {
+fn one_shot_without_entry_wait_reads_stale_input() {
     let mut plan = Algorithm::OneShot.plan(2, 1);
     step(&mut plan, 0, 0).waits.clear();
     assert!(matches!(wrong(&plan), Wrong::Sum { .. }));
@@ -74,28 +74,28 @@ fn one_shot_without_its_entry_reads_what_is_not_there_yet() {
 fn ring_with_steps_swapped_adds_the_wrong_chunks() {
     let mut plan = Algorithm::Ring.plan(3, 1);
     nodes(&mut plan, 1).swap(1, 2);
-    assert!(hunt(&plan, SEEDS).is_some());
+    assert!(find_failure(&plan, SEEDS).is_some());
 }
 
 #[test]
-fn ring_without_room_deadlocks() {
+fn ring_with_one_slot_deadlocks() {
     let mut plan = Algorithm::Ring.plan(2, 1);
     plan.channels[0].depth = 1;
-    let Some(Outcome::Deadlock(deadlock)) = hunt(&plan, SEEDS).map(|sighting| sighting.outcome) else {
+    let Some(Outcome::Deadlock(deadlock)) = find_failure(&plan, SEEDS).map(|failure| failure.outcome) else {
         panic!("it does not deadlock")
     };
     assert_eq!(deadlock.stuck.len(), 2);
 }
 
 #[test]
-fn exchange_in_another_order_gives_other_bits() {
+fn exchange_in_another_order_changes_bits() {
     let mut plan = Algorithm::Exchange.plan(3, 1);
     step(&mut plan, 2, 1).inputs.swap(0, 2);
     assert!(matches!(wrong(&plan), Wrong::Bits { .. }));
-    // Two numbers have only one sum.
+    // The sum of two numbers does not depend on their order.
     let mut plan = Algorithm::Exchange.plan(2, 1);
     step(&mut plan, 1, 1).inputs.swap(0, 1);
-    assert_eq!(hunt(&plan, SEEDS), None);
+    assert_eq!(find_failure(&plan, SEEDS), None);
 }
 
 #[test]
@@ -112,17 +112,17 @@ fn scratch_without_credit_is_overwritten() {
 }
 
 #[test]
-fn lanes_that_do_not_meet_overwrite_in_place() {
+fn lanes_without_synchronisation_overwrite_in_place() {
     let mut plan = split(3);
     let lane = &mut plan.programs[0].lanes[1].nodes;
     let Node::Step(combine) = &mut lane[0] else { panic!("a step") };
     combine.waits.clear();
-    let sighting = hunt(&plan, SEEDS).unwrap();
-    assert_eq!(sighting.shape.aliasing, Aliasing::InPlace);
+    let failure = find_failure(&plan, SEEDS).unwrap();
+    assert_eq!(failure.shape.aliasing, Aliasing::InPlace);
 }
 
 #[test]
-fn an_input_that_is_written_is_seen() {
+fn writes_to_inputs_are_detected() {
     let mut plan = Algorithm::TwoShot.plan(2, 1);
     plan.aliasing = vec![Aliasing::OutOfPlace];
     step(&mut plan, 0, 0).outputs.push(Output::Local(Place::input(0)));
@@ -130,9 +130,9 @@ fn an_input_that_is_written_is_seen() {
 }
 
 #[test]
-fn a_write_after_the_return_is_seen() {
+fn writes_after_the_return_are_detected() {
     let mut plan = Algorithm::TwoShot.plan(2, 1);
-    // Rank 0 writes once more what is already there, when rank 1 may be gone.
+    // Rank 0 writes the same values again, after rank 1 may have returned.
     let remote = Remote { rank: 1.into(), buffer: Buffer::Output, chunk: 0.into() };
     let late = Step::copy(Input::Local(Place::output(0))).to(Output::Peer(remote));
     nodes(&mut plan, 0).push(late.into());
@@ -140,21 +140,21 @@ fn a_write_after_the_return_is_seen() {
 }
 
 #[test]
-fn a_message_that_nobody_takes_is_seen() {
+fn leftover_messages_are_detected() {
     let mut plan = Algorithm::ExchangeLl.plan(2, 1);
     nodes(&mut plan, 0).push(Step::copy(Input::Local(Place::output(0))).to(Output::sent(1)).into());
     let shape = Shape { aliasing: Aliasing::OutOfPlace, calls: 1, tiles: 1 };
-    let schedule = Schedule { temperament: Temperament::Uniform, seed: 0 };
+    let schedule = Schedule { policy: Policy::Uniform, seed: 0 };
     let outcome = Chaos::prepare(&plan, shape).unwrap().run(schedule);
     assert_eq!(outcome, Outcome::Wrong(Wrong::Leftover { from: 0, to: 1 }));
 }
 
 #[test]
-fn what_does_not_exist_is_malformed() {
+fn invalid_indices_are_malformed() {
     let malformed = |change: &dyn Fn(&mut Plan)| {
         let mut plan = Algorithm::TwoShot.plan(2, 1);
         change(&mut plan);
-        match hunt(&plan, 1).map(|sighting| sighting.outcome) {
+        match find_failure(&plan, 1).map(|failure| failure.outcome) {
             Some(Outcome::Malformed(malformed)) => malformed,
             other => panic!("not malformed: {other:?}"),
         }
@@ -176,17 +176,17 @@ fn what_does_not_exist_is_malformed() {
 }
 
 #[test]
-fn a_sighting_can_be_repeated() {
+fn failures_are_reproducible() {
     let mut plan = Algorithm::OneShot.plan(3, 1);
     step(&mut plan, 2, 1).waits.clear();
-    let sighting = hunt(&plan, SEEDS).unwrap();
-    let chaos = Chaos::prepare(&plan, sighting.shape).unwrap();
-    assert_eq!(chaos.run(sighting.schedule.unwrap()), sighting.outcome);
+    let failure = find_failure(&plan, SEEDS).unwrap();
+    let chaos = Chaos::prepare(&plan, failure.shape).unwrap();
+    assert_eq!(chaos.run(failure.schedule.unwrap()), failure.outcome);
 }
 
 #[test]
-fn formulas_mean_what_the_plan_says() {
-    // The unrolling here is independent of the plan's; the two must agree all the same.
+fn unrolling_agrees_with_the_plans_walk() {
+    // The two implementations are independent.
     for ranks in 2..6 {
         let plan = Algorithm::Ring.plan(ranks, 2);
         let shape = Shape { aliasing: Aliasing::OutOfPlace, calls: 1, tiles: 1 };

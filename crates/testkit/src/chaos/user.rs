@@ -1,4 +1,4 @@
-//! The users, one per rank: they call, look at what came back, and between calls spoil their buffers.
+//! The users, one per rank: they make calls, check the results, and overwrite their buffers between calls.
 //!
 //! Inputs are random numbers in [1, 2) with full mantissas, different in every place of every call: a contribution
 //! that is missing, doubled, stale or from elsewhere shows in the sum, and another order of addition shows in the last
@@ -13,21 +13,21 @@ use super::outcome::Wrong;
 use super::random::mix;
 use crate::promise::parts;
 
-/// What rounding may do to a sum of numbers in [1, 2), relative to it, on as many ranks as tests have.
+/// The largest relative rounding error of a sum of numbers in [1, 2), on as many ranks as tests have.
 const TOLERANCE: f64 = 4e-6;
 
 pub(super) struct Users {
     seed: u64,
     users: Vec<User>,
-    /// The bits of each number that all ranks must agree on, from the first that returned it: by call, tile, position.
+    /// The bits of each result on the first rank that returned it, by call, tile and position. All ranks must agree.
     agreed: HashMap<(u32, u32, usize), u32>,
 }
 
 struct User {
-    /// How many calls were entered, and how many have returned.
+    /// Calls entered, and calls returned.
     entered: u32,
     returned: u32,
-    /// How many lanes have finished the call.
+    /// Lanes that have finished the call.
     lanes_done: usize,
     lanes: usize,
 }
@@ -47,7 +47,7 @@ impl Users {
         Self { seed, users: (0..chaos.ranks).map(user).collect(), agreed: HashMap::new() }
     }
 
-    /// How many calls a rank has entered.
+    /// The number of calls that a rank has entered.
     pub(super) fn entered(&self, rank: usize) -> u32 {
         self.users[rank].entered
     }
@@ -83,8 +83,8 @@ impl Users {
         Ok(())
     }
 
-    /// Whether the buffers are still as the users left them after the last call.
-    pub(super) fn look_again(&self, chaos: &Chaos, memory: &[u32]) -> Result<(), Wrong> {
+    /// Checks that nothing has written to the buffers since the last call.
+    pub(super) fn check_after_calls(&self, chaos: &Chaos, memory: &[u32]) -> Result<(), Wrong> {
         (0..chaos.ranks).try_for_each(|rank| self.check_garbage(chaos, rank, memory))
     }
 
@@ -135,7 +135,7 @@ impl Users {
         Ok(())
     }
 
-    /// All of a rank's numbers that belong to the user.
+    /// The addresses of a rank's user buffers.
     fn addresses(&self, chaos: &Chaos, rank: usize) -> impl Iterator<Item = usize> + use<> {
         let (buffers, tiles) = (chaos.buffers[rank], chaos.shape.tiles);
         buffers.input.addresses(tiles).chain(buffers.output.addresses(tiles)).map(|(_, _, address)| address)
@@ -148,7 +148,7 @@ impl Users {
     }
 }
 
-/// Not a number, and a different one in every place after every call.
+/// A NaN that differs by address and call.
 fn garbage(address: usize, returned: u32) -> u32 {
     0x7fc0_0000 | (mix((address as u64) << 32 | u64::from(returned)) >> 42) as u32
 }

@@ -3,7 +3,7 @@
 use weftlink_plan::Affine;
 use weftlink_plan::plan::{Buffer, Input, Output, Plan, Step, Wait};
 
-/// What a number stands for.
+/// The meaning of a number.
 #[derive(Clone, Copy)]
 pub(super) enum Role {
     Rank,
@@ -21,7 +21,7 @@ impl Role {
     }
 }
 
-/// All numbers of a step that may depend on loops, with what to call them.
+/// All numbers of a step that may depend on loops, with their names.
 pub(super) fn indices(step: &mut Step) -> Vec<(String, Role, &mut Affine)> {
     let mut found = Vec::new();
     for (index, wait) in step.waits.iter_mut().enumerate() {
@@ -66,7 +66,7 @@ pub(super) fn indices(step: &mut Step) -> Vec<(String, Role, &mut Affine)> {
     found
 }
 
-/// Other numbers in place of this one, with what was done to it. `loops` is how many loops are around it.
+/// Replacements of a number, with their descriptions. `loops` is its nesting depth.
 pub(super) fn variations(affine: &Affine, role: Role, plan: &Plan, loops: usize) -> Vec<(String, Affine)> {
     let mut found = Vec::new();
     let constant = affine.at(&[]).filter(|&value| Affine::from(value) == *affine);

@@ -12,7 +12,7 @@ pub(super) struct Variation {
     pub(super) step: Step,
 }
 
-/// All of them for a step inside so many loops.
+/// All mistakes in a step inside `loops` loops.
 pub(super) fn variations(step: &Step, loops: usize, site: &Site<'_>) -> Vec<Variation> {
     let mut found = Vec::new();
     let mut change = |kind, what: String, change: &dyn Fn(&mut Step)| {
@@ -86,7 +86,7 @@ pub(super) fn variations(step: &Step, loops: usize, site: &Site<'_>) -> Vec<Vari
     found
 }
 
-/// Entering taken for a counter, or a counter for entering.
+/// Replaces an entry wait by a counter, or a counter by an entry wait.
 fn other_sort(wait: &mut Wait) {
     *wait = match wait.clone() {
         Wait::Entered { rank } => Wait::Reached { rank, counter: 0, count: 1.into() },
@@ -104,7 +104,7 @@ fn other_groups(group: u32, site: &Site<'_>) -> impl Iterator<Item = u32> {
     (0..=site.plan.groups.len() as u32).filter(move |&other| other != group)
 }
 
-/// The rank after the one whose program it is.
+/// The rank after the one that runs the program.
 fn next_rank(site: &Site<'_>) -> Affine {
     ((site.rank as u32 + 1) % site.plan.ranks).into()
 }

@@ -1,11 +1,10 @@
-//! A mistake that all ranks make: what one rank of a symmetric plan does wrong, done by all of its class.
+//! Mistakes that all ranks make: the mistake of one rank of a symmetric plan, applied to its whole class.
 
 use weftlink_plan::classes::{Classes, Turn};
 use weftlink_plan::plan::{Grouped, Input, Lane, Output, Place, Plan, Program, Remote, Step, Wait};
 
-/// The plan with the mistake that one rank of its mutant makes made by every rank of the class, each turned; loops are
-/// written out. A mistake that is no rank's is left as it is. Nothing if the plan declares no symmetry, or the mistake cannot
-/// be turned.
+/// Applies the mistake of one rank of a mutant to every rank of its class, mapped by the plan's symmetry; loops are unrolled. A mistake
+/// outside programs stays as it is. None if the plan declares no symmetry, or the symmetry cannot map the mistake.
 pub fn turned(plan: &Plan, mutant: &Plan) -> Option<Plan> {
     plan.symmetry.as_ref()?;
     let classes = Classes::check(plan).ok()?;
@@ -36,7 +35,7 @@ fn program(plan: &Plan, program: &Program, classes: &Classes, turn: Turn) -> Opt
     Some(Program { lanes: program.lanes.iter().map(lane).collect::<Option<_>>()? })
 }
 
-/// A step with everything it names turned; nothing if no group is what its group is turned into.
+/// A step with all its ranks, chunks and groups mapped; none if its group maps to no group.
 fn step(plan: &Plan, step: &Step<u32>, classes: &Classes, turn: Turn) -> Option<Step> {
     let rank = |rank: u32| classes.rank(rank, turn).into();
     let place = |place: &Place<u32>| {

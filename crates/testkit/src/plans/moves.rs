@@ -1,4 +1,4 @@
-//! Plans of the collectives that are neither one rank's nor everybody's: scans, barriers, messages, neighbours.
+//! Plans for scans, barriers, messages and neighbour exchanges.
 
 use weftlink_plan::plan::{
     Aliasing, Channel, Chunks, Collective, Input, Lane, Output, Place, Plan, Program, Protocol, Step, Wait,
@@ -20,7 +20,7 @@ fn one_lane(steps: impl IntoIterator<Item = Step>) -> Program {
     Program { lanes: vec![Lane { channel: 0, nodes: steps.into_iter().map(Into::into).collect() }] }
 }
 
-/// The scan along a row: each rank adds its input to what comes from the rank before.
+/// The scan along a row: each rank adds its input to the sum that it receives from the rank before.
 pub fn scan(ranks: u32) -> Plan {
     let program = |rank: u32| {
         let step = match rank {
@@ -34,8 +34,8 @@ pub fn scan(ranks: u32) -> Plan {
     Plan { channels: vec![CHANNEL], programs, ..Plan::outline("row", Collective::Scan, ranks, 1) }
 }
 
-/// The exclusive scan along a row. What comes from the rank before is kept aside, since in place it must not overwrite the
-/// input before that was added for the next.
+/// The exclusive scan along a row. The sum from the rank before is kept in scratch, because in place it must not
+/// overwrite the input before the rank has added that for the next.
 pub fn exclusive_scan(ranks: u32) -> Plan {
     let aside = || Place::scratch(0);
     let program = |rank: u32| {
@@ -60,14 +60,14 @@ pub fn exclusive_scan(ranks: u32) -> Plan {
     }
 }
 
-/// The barrier by dissemination: in round k a rank tells that it has heard of the 2^k ranks up to itself.
+/// The dissemination barrier: in round k a rank signals that the 2^k ranks up to itself have entered.
 pub fn barrier(ranks: u32) -> Plan {
     let rounds = ranks.next_power_of_two().trailing_zeros();
     let program = |rank: u32| {
-        let heard = |round: u32| Wait::reached((rank + ranks - (1 << round) % ranks) % ranks, round, 1);
-        let before = |round: u32| round.checked_sub(1).map(heard);
-        let tell = |round: u32| Step::sync().after(before(round)).signal(round);
-        one_lane((0..rounds).map(tell).chain([Step::sync().after(before(rounds))]))
+        let reached = |round: u32| Wait::reached((rank + ranks - (1 << round) % ranks) % ranks, round, 1);
+        let before = |round: u32| round.checked_sub(1).map(reached);
+        let signal = |round: u32| Step::sync().after(before(round)).signal(round);
+        one_lane((0..rounds).map(signal).chain([Step::sync().after(before(rounds))]))
     };
     let programs = (0..ranks).map(program).collect();
     Plan { counters: rounds, programs, ..Plan::outline("dissemination", Collective::Barrier, ranks, 1) }
@@ -83,8 +83,8 @@ pub fn neighbours(torus: [u32; 3]) -> Plan {
     handed_over(Collective::Neighbours { torus }, torus.iter().product())
 }
 
-/// Every block handed from its source to its target: one lane sends, one receives, both in the order of the sources'
-/// blocks, which is the order in which FIFOs give them out.
+/// Sends every block from its source to its target: one lane sends, one receives, both in the order of the sources' blocks, which is the
+/// order of messages in FIFOs.
 fn handed_over(collective: Collective, ranks: u32) -> Plan {
     let mut moves = Vec::new();
     for to in 0..ranks {
@@ -110,7 +110,7 @@ fn handed_over(collective: Collective, ranks: u32) -> Plan {
         Program { lanes: vec![lane(sent), lane(received)] }
     };
     Plan {
-        // In place a block would arrive where another has not left yet.
+        // In place, a block would overwrite one that has not been sent yet.
         aliasing: vec![Aliasing::OutOfPlace],
         uneven: true,
         channels: vec![CHANNEL],

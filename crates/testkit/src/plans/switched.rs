@@ -4,7 +4,7 @@ use weftlink_plan::plan::{
     Buffer, Collective, Group, Grouped, Input, Lane, Output, Plan, Program, Step, Switch, Wait,
 };
 
-/// All-reduce by a switch: once all have entered, each rank asks it for the sum of its share and hands that to everyone.
+/// All-reduce by a switch: after all ranks have entered, each reads the sum of its share from the switch and multicasts it.
 pub fn switched(ranks: u32) -> Plan {
     const WRITTEN: u32 = 0;
     let program = |rank: u32| {

@@ -23,7 +23,7 @@ fn code(rank: u32, reason: Reason) -> AbortCode {
     AbortCode { rank, reason: reason.code() }
 }
 
-/// What rank 0 knows of a call that stopped when another rank had aborted it, or nobody had.
+/// The evidence of rank 0 about a call that stopped, with or without an abort by another rank.
 fn evidence((stop, faults): (Stop, Vec<(u32, Fault)>), reason: Reason, by: u32) -> Evidence {
     let waiting = Waiting::Message { from: 1 };
     let is_ours = by == 0;
@@ -155,7 +155,7 @@ const TABLES: [Table; 7] = [
         ],
     ),
     (
-        "not even whom it waits for",
+        "not the awaited rank",
         |it| it.waiting = Waiting::Anything,
         [
             (ON_PURPOSE, "CCCCCCC"),
@@ -189,7 +189,7 @@ fn blamed(letter: char, known: &str, stop: Stop, reason: Reason) -> Vec<u32> {
         'A' | 'C' | 'X' => vec![2],
         'B' if known == "the connection that was lost" && !matches!(stop, Stop::Broken) => vec![4, 2],
         'D' if known == "the rank that all wait for" && is_late => vec![3],
-        'D' if known == "not even whom it waits for" => Vec::new(),
+        'D' if known == "not the awaited rank" => Vec::new(),
         'L' => vec![3],
         'M' => vec![4],
         _ => vec![1],
@@ -224,7 +224,7 @@ fn every_stop_and_reason_has_its_error() {
 }
 
 #[test]
-fn a_rank_that_aborts_first_says_what_it_saw() {
+fn the_first_abort_carries_its_evidence() {
     let [_, deadline, left, unreadable, ended, corrupt, mismatch] = stops();
     let gone: fn(&mut Evidence) = |it| it.left = Some(3);
     let nothing: fn(&mut Evidence) = |_| ();
@@ -239,7 +239,7 @@ fn a_rank_that_aborts_first_says_what_it_saw() {
         (ended, Reason::Left, nothing, 'B', 1),
         (corrupt, Reason::Broken, gone, 'B', 1),
         (mismatch.clone(), Reason::Mismatch, differs, 'M', 4),
-        // Nobody shows a call that differs: something is left over from an earlier one.
+        // No rank shows a differing call: the evidence is from an earlier one.
         (mismatch, Reason::Mismatch, nothing, 'A', 0),
     ] {
         let mut evidence = evidence(stop, reason, 0);
@@ -250,7 +250,7 @@ fn a_rank_that_aborts_first_says_what_it_saw() {
 }
 
 #[test]
-fn ranks_are_asked_only_what_can_change_the_error() {
+fn diagnosis_asks_only_relevant_ranks() {
     let every = TABLES[0].2.iter().flat_map(|(reasons, _)| *reasons);
     for (reason, (column, stop)) in
         every.flat_map(|reason| stops().into_iter().enumerate().map(move |stop| (*reason, stop)))
@@ -266,7 +266,7 @@ fn ranks_are_asked_only_what_can_change_the_error() {
 }
 
 #[test]
-fn a_rank_gives_the_reason_that_it_saw() {
+fn aborts_carry_the_observed_reason() {
     let [aborted, deadline, left, unreadable, ended, corrupt, mismatch] = stops();
     for ((stop, faults), confirmed, gone, reason) in [
         (aborted, None, None, Reason::Deadline),

@@ -1,5 +1,5 @@
 //! The two ends of a FIFO between ranks on different hosts: what the sender has put out and the receiver has not read yet,
-//! and what the receiver has got. Each end is used by its rank alone; what the other end did is told by frames.
+//! and what the receiver has got. Only its rank uses an end; frames report the actions of the other end.
 //!
 //! As in shared memory, exactly `depth` messages can be in flight. A message that lies in memory which the sender may change
 //! goes from there as far as the socket takes it at once, and only the rest is kept here. One that the receiver waits for may
@@ -193,7 +193,7 @@ impl Incoming {
     /// differ.
     ///
     /// # Safety
-    /// The place is writable for that length, and nobody else uses it until the message is released or no longer expected.
+    /// The place is writable for that length, and nothing else uses it until the message is released or no longer expected.
     pub(super) unsafe fn expect(&mut self, expected: Expected) {
         if self.arrived == self.released {
             self.expected = Some(expected);
@@ -252,7 +252,7 @@ impl Incoming {
         self.direct = self.direct.filter(|_| mutant!("place-kept-after-reading"));
     }
 
-    /// Whether so many releases are unreported that the sender may soon have to wait.
+    /// Whether the sender may soon have to wait, because many releases are unreported.
     pub(super) fn is_pressing(&self) -> bool {
         2 * self.released.wrapping_sub(self.reported) > self.slots.depth
     }
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_out_of_turn_waits_and_an_old_one_is_rejected() {
+    fn early_messages_wait_and_old_ones_are_rejected() {
         let mut into = Incoming::new(0, 0, 2, 4);
         assert_eq!(into.turn(2, 0), Turn::Later);
         assert_eq!(into.turn(3, 0), Turn::Wrong, "more than can be in flight");

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn every_changed_bit_is_noticed() {
+    fn every_flipped_bit_is_detected() {
         let payload: Vec<u8> = (0..200).collect();
         let header = Header { checksum: HEADER.checksum_of(&payload), ..HEADER };
         let is_right = |bytes: &[u8; HEADER_BYTES], payload: &[u8]| {

@@ -173,7 +173,7 @@ impl TcpTransport {
     /// If the next message of an end has this signature and length, it is received straight into a place. It must not have arrived yet.
     ///
     /// # Safety
-    /// The place is writable for `length` bytes, and nobody else uses it until the message is released or forgotten.
+    /// The place is writable for `length` bytes, and nothing else uses it until the message is released or forgotten.
     pub(crate) unsafe fn expect(&mut self, end: u32, signature: u64, length: usize, place: *mut u8) {
         // SAFETY: the caller's promise.
         unsafe { self.incoming[end as usize].expect(Expected { signature, length, place }) };
@@ -225,7 +225,7 @@ impl TcpTransport {
         };
         match rank {
             Some(rank) => of(rank),
-            // A rank that is gone may have finished; only corruption concerns everybody.
+            // A rank that is gone may have finished; only corruption concerns all ranks.
             None => (0..self.peers.len() as u32).filter_map(of).find(|(_, fault)| **fault != Fault::Ended),
         }
     }
@@ -376,7 +376,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wrong_bytes_say_more_than_an_end() {
+    fn corruption_takes_precedence_over_a_closed_connection() {
         let wrong = Fault::Corrupt("a frame".to_owned());
         assert_eq!(gravest([&Fault::Ended, &wrong, &Fault::Ended].into_iter()), Some(&wrong));
         assert_eq!(gravest([&Fault::Ended].into_iter()), Some(&Fault::Ended));

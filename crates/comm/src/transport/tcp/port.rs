@@ -88,7 +88,7 @@ impl ReceivePort {
     }
 
     /// # Safety
-    /// The place is writable for that length, and nobody else uses it until the message is released or forgotten.
+    /// The place is writable for that length, and nothing else uses it until the message is released or forgotten.
     pub(in crate::transport) unsafe fn expect(&mut self, signature: u64, bytes: usize, place: *mut u8) {
         // SAFETY: the caller's promise.
         unsafe { self.transport.borrow_mut().expect(self.end, signature, bytes, place) };

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_read_as_in_c() {
+    fn numbers_parse_as_in_c() {
         for (text, number) in [
             ("0x1f", 31),
             ("010", 8),

@@ -122,7 +122,7 @@ fn ring(spec: &str, conditions: impl Fn(&Fabric) -> Conditions) -> f64 {
 }
 
 #[test]
-fn a_ring_is_as_late_as_its_latest_step_and_as_slow_as_its_slowest_link() {
+fn rings_wait_for_the_latest_step_and_the_slowest_link() {
     let spec = "4x hgx-h100 + 8x ndr";
     let calm = ring(spec, |_| Conditions::default());
     let node = ring("hgx-h100", |_| Conditions::default());

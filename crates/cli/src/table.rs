@@ -62,6 +62,12 @@ impl Table {
         self.rows[0].iter().position(|heading| heading == wanted)
     }
 
+    /// Whether the terminal has room for a column.
+    pub(crate) fn shows(&self, heading: &str) -> bool {
+        let place = self.place(heading);
+        self.layout(screen::columns()).columns.iter().any(|column| Some(column.place) == place)
+    }
+
     /// Marks the last row as the answer.
     pub(crate) fn mark(&mut self) {
         self.best = self.rows.len().checked_sub(2);

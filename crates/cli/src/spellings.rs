@@ -71,9 +71,11 @@ pub(crate) fn with_np(mut words: Vec<OsString>, weft: &Command) -> Vec<OsString>
                 option.get_long_and_visible_aliases().is_some_and(|names| names.contains(&long))
                     || option.get_all_aliases().is_some_and(|names| names.contains(&long))
             }
-            None => option
-                .get_short()
-                .is_some_and(|short| word.strip_prefix('-') == Some(short.to_string().as_str())),
+            None => {
+                let aliases = option.get_all_short_aliases().unwrap_or_default();
+                let mut shorts = option.get_short().into_iter().chain(aliases);
+                shorts.any(|short| word.strip_prefix('-') == Some(short.to_string().as_str()))
+            }
         };
         run.get_arguments().find(is).is_some_and(|option| option.get_action().takes_values())
     };
@@ -158,6 +160,7 @@ mod tests {
         assert_eq!(of("weft run --json -np 2 prog -np 3"), "weft run --json -n 2 prog -np 3");
         assert_eq!(of("weft run --name -np -np 2 prog"), "weft run --name -np -n 2 prog");
         assert_eq!(of("weft run --hosts=a,b -x A -np 2 prog"), "weft run --hosts=a,b -x A -n 2 prog");
+        assert_eq!(of("weft run -H a,b -np 2 prog"), "weft run -H a,b -n 2 prog");
         assert_eq!(of("weft run --json prog -np 3"), "weft run --json prog -np 3");
         assert_eq!(of("weft bench -np 3"), "weft bench -n 3");
     }

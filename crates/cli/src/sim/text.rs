@@ -6,6 +6,7 @@ use weftlink_fabric::link::Network;
 use weftlink_fabric::{Fabric, LinkKind};
 use weftlink_sim::Setup;
 use weftlink_sim::predict::{Case, Row};
+use weftlink_sim::setup::Launch;
 
 use super::asked::LibraryArgs;
 use crate::counted;
@@ -34,7 +35,9 @@ pub(super) fn head(out: &mut impl Write, case: &Case, used: &Setup, options: &Li
         if setup.version.is_none() && setup.newest_version().is_some() { " (newest known)" } else { "" };
     say!(out, "library {}{newest}: {}", library(setup), setup.library.evidence())?;
     for text in case.assumptions() {
-        say!(out, "assumed {text}")?;
+        let otherwise =
+            if setup.launch() == Launch::OneThread { " (otherwise --launch process)" } else { "" };
+        say!(out, "assumed {text}{otherwise}")?;
     }
     for option in options.without_effect(setup) {
         say!(out, "{option} has no effect: calls inside one host use no NIC")?;

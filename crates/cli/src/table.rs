@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_one_wraps_then_leaves_out_then_goes_below() {
+    fn narrow_tables_wrap_then_drop_columns() {
         let lines = plain(&table(), 66);
         assert_eq!(lines[..2], ["name   bus  note          why", "      rate"]);
         assert_eq!(lines[3].trim(), "ranks, twice");

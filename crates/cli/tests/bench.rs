@@ -95,7 +95,7 @@ fn one_rank_is_singular() {
 #[test]
 fn help_is_wrapped_once() {
     let help = shell(&scratch("bench-help"), "COLUMNS=100 weft bench --help 2> /dev/null").output;
-    for paragraph in help[help.find("Options are those of nccl-tests").unwrap()..].split("\n\n") {
+    for paragraph in help[help.find("Options have the names of nccl-tests").unwrap()..].split("\n\n") {
         let lines: Vec<_> = paragraph.trim().lines().collect();
         // A line of at most 100 columns that is not the last has no room for the next one's first word.
         for pair in lines.windows(2) {

@@ -213,7 +213,7 @@ fn csv_json_and_plot_hold_all_rows() {
     let done = shell(&folder, &format!("{run} --csv -"));
     assert_eq!(done.output.lines().count(), 9, "{}", done.output);
     let done = shell(&folder, &format!("{run} --plot nowhere/plot.svg"));
-    assert_eq!(done.code, Some(1), "{}", done.errors);
+    assert_eq!(done.code, Some(2), "{}", done.errors);
     assert!(done.errors.contains("cannot write nowhere/plot.svg"), "{}", done.errors);
     assert!(done.output.is_empty(), "before anything is measured: {}", done.output);
 }

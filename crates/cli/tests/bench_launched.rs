@@ -54,7 +54,7 @@ fn options_that_contradict_the_launcher_are_refused() {
     for (options, told) in [
         (
             "-n 4",
-            "weft: -n 4, but variables started this process as rank 1 of 3; omit -n, or add --launcher none to start own \
+            "weft: -n 4, but variables started this process as rank 1 of 3; omit -n, or add --launcher none to start other \
              ranks\n",
         ),
         ("--threads", "weft: --threads, but variables started this process as rank 1 of 3; omit it, or add "),

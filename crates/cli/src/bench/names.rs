@@ -158,8 +158,8 @@ impl std::str::FromStr for Type {
         let known = NCCL_TYPES.iter().find(|(known, _)| *known == name).map(|(_, data_type)| *data_type);
         known.or_else(|| DataType::from_name(name)).map(Type).ok_or_else(|| {
             let names: Vec<_> = DataType::ALL.into_iter().map(|known| Type(known).name()).collect();
-            let all = names.iter().copied().chain(NCCL_TYPES.iter().map(|(known, _)| *known));
-            let hint = did_you_mean(name, all);
+            let others = NCCL_TYPES.iter().map(|(known, _)| *known).filter(|known| !names.contains(known));
+            let hint = did_you_mean(name, names.iter().copied().chain(others));
             format!("unknown type `{name}`.{hint} Known types: {}, all.", names.join(", "))
         })
     }

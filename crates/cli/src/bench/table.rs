@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_follows_from_what_is_done() {
+    fn time_left_is_extrapolated() {
         let passed = Duration::from_secs(30);
         assert_eq!(left(passed, 0, 4), "");
         assert_eq!(left(passed, 1, 4), ", 2 min left");

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_cannot_go_on_is_replaced() {
+    fn plans_without_a_time_are_replaced() {
         let times = vec![(4096, vec![("ring:ll".to_owned(), 1.0)]), (16_384, vec![("ring".to_owned(), 9.0)])];
         assert_eq!(breakpoints(&times), [(Some(8192), "ring:ll".to_owned()), (None, "ring".to_owned())]);
     }

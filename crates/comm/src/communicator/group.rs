@@ -113,7 +113,7 @@ impl Communicator {
         let mut group = Group { rank, size, messages: Vec::new(), memory: PhantomData };
         let listed = list(&mut group)?;
         if self.messages.is_none() {
-            let endpoint = self.endpoint()?;
+            let endpoint = self.endpoint_of_groups()?;
             self.messages = Some(Messages { endpoint, sent: vec![0; size], received: vec![0; size] });
         }
         self.exchange(group.messages)?;

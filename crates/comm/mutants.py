@@ -29,7 +29,7 @@ TABLE = ROOT / "testdata/mutants.csv"
 LIBRARIES = ["bootstrap", "comm", "membership", "p2p", "recorder", "shm"]
 PACKAGE = [word for name in LIBRARIES for word in ("-p", f"weftlink-{name}", "--features", f"weftlink-{name}/mutants")] + ["--lib"]
 # Tests that are about faults; others take longer, and are about nothing that is planted here.
-BINARIES = ["background_faults", "bootstrap", "cases", "counts", "draws", "faults", "faults_of_all", "memory_faults", "p2p"]
+BINARIES = ["background_faults", "bootstrap", "cases", "counts", "draws", "faults", "faults_of_all", "groups", "memory_faults", "p2p"]
 BINARIES += ["p2p_faults", "p2p_hosts", "regroup", "schedules"]
 PACKAGE += [f"--test={name}" for name in BINARIES]
 NEVER = "test(processes_pass_a_part_of_the_cases) | test(thousands_of_calls_of_all_sizes_stay_right)"

@@ -97,7 +97,8 @@ pub enum Error {
         /// How long this rank had waited when it learned of the death.
         waited: Duration,
     },
-    /// The kernel no longer lets this rank read a peer's memory. The peer is gone: look there.
+    /// The kernel does not let this rank read a peer's memory. With `errno` `ESRCH` the peer is gone: look there. Otherwise it may
+    /// live: look at what restricts this process (seccomp, ptrace scope, another user).
     #[error("call #{call}: rank {rank} cannot read the memory of rank {peer}: {error}")]
     Unreadable {
         /// The number of the call.
@@ -106,7 +107,9 @@ pub enum Error {
         rank: u32,
         /// The rank whose memory it is.
         peer: u32,
-        /// The system's error.
+        /// The system's error: its number, and in words.
+        errno: i32,
+        /// See `errno`.
         error: String,
     },
     /// A connection to a rank on another host was closed, or data was corrupted on the way. Look at that rank, and at the

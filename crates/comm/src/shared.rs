@@ -267,7 +267,7 @@ impl StallReporter {
     }
 
     /// Logs a warning for a stalled call.
-    fn warn(&self, number: u32, waited: Duration, waiting: &Waiting) {
+    pub(crate) fn warn(&self, number: u32, waited: Duration, waiting: &Waiting) {
         let (last, when) = self.warned.get();
         let next = if last == number && waited >= when { when + self.warn_after } else { self.warn_after };
         if waited >= NOTE_AFTER.min(self.warn_after / 4)
@@ -290,7 +290,7 @@ impl StallReporter {
     }
 
     /// A wait has ended successfully.
-    fn clear(&self) {
+    pub(crate) fn clear(&self) {
         if self.registered.take().is_some() {
             self.chain.note(None);
         }

@@ -293,7 +293,7 @@ fn types_of_equal_size_are_distinguished() {
             let errors: Vec<String> =
                 gave.iter().filter_map(|gave| Some(gave.as_ref().err()?.to_string())).collect();
             // A rank that only sends may be done before any rank has noticed.
-            let may_pass = matches!(which, 0 | 2 | 3 | 5);
+            let may_pass = matches!(which, 0 | 2 | 3 | 5 | 8);
             assert!(errors.len() == 3 || may_pass && !errors.is_empty(), "{place:?} {which}: {gave:?}");
             assert!(gave[1].is_err() || which == 2, "{place:?} {which}: {gave:?}");
             for error in errors {

@@ -2,10 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::sync::Barrier;
 use std::time::Duration;
 
 use weftlink_comm::bootstrap::{Bootstrap, Rendezvous, RendezvousAddress, Token};
-use weftlink_comm::{Communicator, Error, Options, Reduction};
+use weftlink_comm::{Blame, BlameKind, Communicator, Error, Options, Reduction};
 use weftlink_testkit::processes::this_program;
 
 fn options() -> Options {
@@ -83,7 +84,6 @@ fn all_kinds(size: usize) -> Vec<Messages> {
         // Several between the same two, of different lengths, some without elements.
         vec![(0, last, 3), (0, last, 0), (last, 0, 70_000), (0, last, 9), (last, 0, 1)],
         vec![(0, last, 0)],
-        // More than one word each.
         (0..40).map(|number| (number % size, (number * 7 + 1) % size, number * 3)).collect(),
         // All to all, unevenly.
         (0..size * size).map(|pair| (pair / size, pair % size, pair * 11)).collect(),
@@ -104,7 +104,7 @@ fn messages_arrive_in_order() {
 
 #[test]
 fn groups_of_many_patterns_work() {
-    // More patterns than have plans of their own: the 512 subsets of the ordered pairs of three ranks.
+    // The 512 subsets of the ordered pairs of three ranks.
     on_ranks(3, |comm| {
         for ways in 0..512 {
             let messages =
@@ -114,41 +114,173 @@ fn groups_of_many_patterns_work() {
     });
 }
 
+/// Opens what groups need, with all ranks.
+fn open(comm: &mut Communicator) {
+    comm.group(|_| Ok(())).unwrap();
+}
+
 #[test]
-fn mismatched_groups_fail_on_all_ranks_and_move_nothing() {
-    on_ranks(4, |comm| {
-        let (data, mut target) = ([7_u8; 64], [0_u8; 64]);
-        let me = comm.rank();
-        let mut errors = Vec::new();
-        let mut expect =
-            |comm: &mut Communicator, wanted: &str, what: &dyn Fn(usize) -> Option<(bool, usize, usize)>| {
-                let group = comm.group(|group| match what(me) {
-                    Some((true, to, bytes)) => group.send(to, &data[..bytes]),
-                    Some((false, from, bytes)) => group.receive(from, &mut target[..bytes]),
-                    None => Ok(()),
-                });
-                let error = group.unwrap_err();
-                assert!(matches!(error, Error::Misuse(_)), "{error}");
-                assert_eq!(error.to_string(), wanted);
-                assert_eq!(target, [0; 64], "nothing was moved");
-                errors.push(error);
+fn only_the_two_ranks_of_a_message_take_part() {
+    let gate = Barrier::new(3);
+    on_ranks(3, |comm| {
+        open(comm);
+        // Rank 2 makes no call until the others are through.
+        if comm.rank() < 2 {
+            (0..100).for_each(|round| check(comm, &vec![(0, 1, round * 50), (1, 0, 3)]));
+        }
+        gate.wait();
+        comm.barrier().unwrap();
+    });
+}
+
+#[test]
+fn messages_match_in_order_across_groups() {
+    on_ranks(2, |comm| {
+        open(comm);
+        let (long, mut one, mut two) = (vec![7_u32; 50_000], vec![0; 50_000], [0_u32; 3]);
+        if comm.rank() == 0 {
+            comm.group(|group| {
+                group.send(1, &long)?;
+                group.send(1, &[1_u32, 2, 3])
+            })
+            .unwrap();
+        } else {
+            comm.group(|group| group.receive(0, &mut one)).unwrap();
+            comm.group(|group| group.receive(0, &mut two)).unwrap();
+            assert!(one == long && two == [1, 2, 3]);
+        }
+    });
+}
+
+#[test]
+fn a_message_does_not_wait_for_the_others_of_its_group() {
+    // Rank 2 sends to rank 0 and receives from rank 1 in one group; rank 1 sends only after it has heard from rank 0.
+    on_ranks(3, |comm| {
+        open(comm);
+        let (data, mut got) = (vec![comm.rank() as u8; 100_000], vec![9_u8; 100_000]);
+        match comm.rank() {
+            0 => {
+                comm.group(|group| group.receive(2, &mut got)).unwrap();
+                comm.group(|group| group.send(1, &data)).unwrap();
+            }
+            1 => {
+                comm.group(|group| group.receive(0, &mut got)).unwrap();
+                comm.group(|group| group.send(2, &data)).unwrap();
+            }
+            _ => comm
+                .group(|group| {
+                    group.receive(1, &mut got)?;
+                    group.send(0, &data)
+                })
+                .unwrap(),
+        }
+        assert_eq!(got[99_999] as usize, (comm.rank() + 2) % 3);
+    });
+}
+
+#[test]
+fn a_group_has_many_messages() {
+    const MANY: usize = 20_000;
+    on_ranks(2, |comm| {
+        let (peer, mine) = (1 - comm.rank(), (0..MANY as u32).collect::<Vec<_>>());
+        let mut theirs = vec![0; MANY];
+        comm.group(|group| {
+            mine.chunks(1).try_for_each(|one| group.send(peer, one))?;
+            theirs.chunks_mut(1).try_for_each(|one| group.receive(peer, one))
+        })
+        .unwrap();
+        assert!(theirs == mine);
+    });
+}
+
+#[test]
+fn a_rank_that_does_not_exist_is_a_misuse() {
+    on_ranks(2, |comm| {
+        let error = comm.group(|group| group.send(9, &[1_u8])).unwrap_err();
+        assert_eq!(error.to_string(), "there is no rank 9: there are 2");
+        check(comm, &vec![(0, 1, 100)]);
+    });
+}
+
+#[test]
+fn messages_that_differ_fail_and_name_both_lengths() {
+    for bytes in [40, 100_000] {
+        let errors = on_ranks(3, |comm| {
+            open(comm);
+            let (data, mut target) = (vec![7_u8; bytes], vec![0_u8; bytes + 4]);
+            let error = match comm.rank() {
+                1 => comm.group(|group| group.send(2, &data)).err(),
+                2 => comm.group(|group| group.receive(1, &mut target)).err(),
+                _ => None,
             };
-        expect(comm, "rank 1 sends 40 bytes to rank 2, which receives 44", &|rank| match rank {
-            1 => Some((true, 2, 40)),
-            2 => Some((false, 1, 44)),
-            _ => None,
+            assert!(target.iter().all(|byte| *byte == 0), "nothing was moved");
+            // The communicator has failed, on all ranks.
+            (error.map(|error| error.to_string()), comm.barrier().unwrap_err().to_string())
         });
-        expect(comm, "rank 3 receives from rank 0, which does not send", &|rank| {
-            (rank == 3).then_some((false, 0, 4))
-        });
-        expect(comm, "rank 0 sends to rank 1, which does not receive", &|rank| {
-            (rank == 0).then_some((true, 1, 4))
-        });
-        expect(comm, "rank 2 sends to rank 9, but there are 4 ranks", &|rank| {
-            (rank == 2).then_some((true, 9, 4))
-        });
-        assert_eq!(errors.len(), 4);
-        check(comm, &vec![(0, 3, 100)]);
+        let shows = |error: &str| {
+            error.contains(&format!("send of {bytes} u8"))
+                && error.contains(&format!("receive of {} u8", bytes + 4))
+        };
+        assert!(errors[2].0.as_deref().is_some_and(shows), "{errors:?}");
+        // A short message may be buffered before its receive is posted.
+        assert!(errors[1].0.as_deref().map_or(bytes == 40, shows), "{errors:?}");
+        assert!(errors.iter().all(|(_, later)| shows(later)), "{errors:?}");
+    }
+}
+
+#[test]
+fn unmatched_messages_time_out_and_name_the_peer() {
+    let short = Options { deadline: Duration::from_secs(1), ..options() };
+    for bytes in [8, 100_000] {
+        for sends in [false, true] {
+            let ranks = Communicator::threads(2, short).unwrap();
+            let gate = Barrier::new(2);
+            std::thread::scope(|scope| {
+                for mut comm in ranks {
+                    let gate = &gate;
+                    scope.spawn(move || {
+                        open(&mut comm);
+                        let (data, mut target) = (vec![7_u8; bytes], vec![0_u8; bytes]);
+                        if comm.rank() == 0 {
+                            let done = comm.group(|group| match sends {
+                                true => group.send(1, &data),
+                                false => group.receive(1, &mut target),
+                            });
+                            // A short message is buffered.
+                            if !(sends && bytes == 8) {
+                                let error = done.unwrap_err();
+                                assert!(matches!(error, Error::Deadline { .. }), "{error}");
+                                assert!(error.to_string().contains("rank 1 (pid "), "{error}");
+                                assert_eq!(error.blamed(), [Blame::new(1, BlameKind::Late)]);
+                                assert!(comm.group(|_| Ok(())).is_err());
+                            }
+                        }
+                        gate.wait();
+                    });
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_left_is_named() {
+    let ranks = Communicator::threads(2, options()).unwrap();
+    std::thread::scope(|scope| {
+        for mut comm in ranks {
+            scope.spawn(move || {
+                open(&mut comm);
+                if comm.rank() == 1 {
+                    // Arrives although its sender leaves at once.
+                    return comm.group(|group| group.send(0, &[5_u32])).unwrap();
+                }
+                let mut got = [0_u32; 1];
+                comm.group(|group| group.receive(1, &mut got)).unwrap();
+                assert_eq!(got, [5]);
+                let error = comm.group(|group| group.receive(1, &mut got)).unwrap_err();
+                assert!(matches!(error, Error::Left { left: 1, .. }), "{error}");
+            });
+        }
     });
 }
 
@@ -162,14 +294,8 @@ fn differing_calls_are_reported() {
         }
     });
     for error in errors {
-        assert!(error.contains("group of messages") && error.contains("all-reduce of 1 f64"), "{error}");
+        assert!(error.contains("endpoint") && error.contains("all-reduce of 1 f64"), "{error}");
     }
-    // An all-gather of as many bytes is not the same either.
-    let errors = on_ranks(2, |comm| match comm.rank() {
-        0 => comm.group(|_| Ok(())).unwrap_err().to_string(),
-        _ => comm.all_gather(&mut [0_u64; 32]).unwrap_err().to_string(),
-    });
-    assert!(errors.iter().all(|error| error.contains("group of messages")), "{errors:?}");
 }
 
 #[test]

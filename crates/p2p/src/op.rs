@@ -1,6 +1,5 @@
 //! A send or a receive, from when it is posted until it completes.
 
-use std::fmt;
 use std::time::Instant;
 
 use weftlink_plan::DataType;
@@ -81,19 +80,6 @@ impl<T> PendingOp<T> {
     /// Whether its deadline has passed.
     pub fn is_late(&self, now: Instant) -> bool {
         self.deadline.is_some_and(|deadline| deadline <= now)
-    }
-}
-
-impl<T> fmt::Display for PendingOp<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (tag, what) = (self.tag, elements(self.bytes as u64, self.data_type));
-        match self.direction {
-            Direction::SendTo(to) => write!(f, "send of {what} with tag {tag} to rank {to}"),
-            Direction::ReceiveFrom(Some(from)) => {
-                write!(f, "receive of {what} with tag {tag} from rank {from}")
-            }
-            Direction::ReceiveFrom(None) => write!(f, "receive of {what} with tag {tag} from any rank"),
-        }
     }
 }
 

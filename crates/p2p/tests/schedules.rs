@@ -88,6 +88,13 @@ fn schedule(seed: u64, is_shown: bool) -> Result<Summary, String> {
     for _ in 0..=random.below(20) {
         message(&mut world, &mut random, &shape);
     }
+    if !shape.is_calm && random.one_in(10) {
+        // All ranks but one leave.
+        let stays = random.below(shape.size as u64) as usize;
+        for rank in (0..shape.size).filter(|rank| *rank != stays) {
+            world.fault(Duration::from_micros(random.below(400_000)), Fault::Leave(rank));
+        }
+    }
     for _ in 0..random.below(if shape.is_calm { 1 } else { 4 }) {
         let mut rank = || random.below(shape.size as u64) as usize;
         let (one, other) = (rank(), rank());
@@ -128,6 +135,38 @@ fn schedules_hold() {
     if count >= 1000 {
         for (what, times) in all.parts() {
             assert!(times > 0, "no operation of {count} schedules {what}");
+        }
+    }
+}
+
+/// A sender is stopped for the whole timeout of its receiver, which finds no room for its answer until then.
+#[test]
+fn an_answer_that_found_no_room_is_sent_later() {
+    let shape = Shape {
+        size: 2,
+        hosts: 1,
+        eager_bytes_max: 64,
+        self_bytes_max: 0,
+        window_bytes: 100_000,
+        frame_bytes_max: 64,
+        pull_bytes_min: Some(0),
+        depth: 1,
+        is_calm: false,
+    };
+    let op = |rank, direction, bytes, seconds| {
+        let (tag, timeout) = (bytes as u64, Some(Duration::from_secs(seconds)));
+        Posted { rank, direction, tag, bytes, data_type: None, timeout }
+    };
+    let ms = Duration::from_millis;
+    for seed in 0..200 {
+        let mut world = World::new(seed, shape);
+        world.post(ms(0), op(0, Direction::SendTo(1), 200, 60));
+        world.fault(ms(1), Fault::Stop(0, ms(3000)));
+        // Fills the ring to the sender.
+        world.post(ms(2), op(1, Direction::SendTo(0), 8, 1));
+        world.post(ms(3), op(1, Direction::ReceiveFrom(Some(0)), 200, 1));
+        if let Err(error) = world.run() {
+            panic!("seed {seed}: {error}");
         }
     }
 }

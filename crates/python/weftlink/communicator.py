@@ -56,8 +56,9 @@ class Communicator(Collectives):
         return [Communicator(native) for native in _native.threads(size, deadline, deterministic)]
 
     def group(self, sends: Sequence[tuple[int, Any]] = (), receives: Sequence[tuple[int, Any]] = ()) -> None:
-        """Sends and receives arrays, each given as a pair of peer and array, as one group, so that two ranks may both send first. Every
-        rank calls it, without arguments if it takes no part. The n-th message from one rank to another matches the n-th receive there.
+        """Sends and receives arrays, each given as a pair of peer and array, as one group, so that two ranks may both send first. All ranks
+        take part in the first group of a communicator, without arguments if they have no messages; from then on only ranks that have
+        messages do. The n-th message from one rank to another matches the n-th receive there, also across groups.
 
         >>> import weftlink
         >>> def work(comm):

@@ -16,8 +16,6 @@ use weftlink_shm::line::PAYLOAD_WORDS;
 pub const BARRIER: u32 = 1 << 31;
 /// Marks a call that compares counts; the last byte is the kind of the collective. 'cou'
 pub const COUNTS: u32 = 0x636f_7500;
-/// Marks a call of a group of messages. 'grou'
-pub const GROUP: u32 = 0x6772_6f75;
 
 /// The call of one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -318,9 +316,6 @@ impl fmt::Display for Header {
                 if code == 12 && self.detail != 0 {
                     let what = if self.detail & 3 == 1 { "opening" } else { "closing" };
                     return write!(f, "{what} of window {}", self.detail >> 2);
-                }
-                if code == 3 && !self.uneven && self.detail == u64::from(GROUP) {
-                    return write!(f, "group of messages");
                 }
                 // Between hosts, a barrier is an all-reduce of one maximum.
                 let is_maximum = code == 0 && self.count == 1 && self.reduction == Some(Reduction::Maximum);

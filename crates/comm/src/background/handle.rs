@@ -130,7 +130,8 @@ impl<B> Handle<B> {
 
 impl<B: Send + 'static> Handle<B> {
     /// Runs a callback when the call is over: on the thread that ran the call, or on this one if the call is over already. The next call
-    /// waits until the callback returns. A callback may submit calls, but not wait for one. Its panics are caught.
+    /// waits until the callback returns. A callback may submit calls, but not wait for one: [`Handle::wait`] is refused, and a future
+    /// that it blocks on never completes. Its panics are caught.
     pub fn on_done(self, callback: impl FnOnce(Completion<B>) + Send + 'static) {
         match self.inner.check_process() {
             Ok(()) => self.slot.set_callback(Box::new(callback)),

@@ -18,8 +18,8 @@
 use weftlink_bootstrap::{Blame, BlameKind, Failure, Reason};
 use weftlink_plan::collective::{Promise, neighbour};
 use weftlink_plan::{Collective, DataType};
+use weftlink_recorder::header::COUNTS;
 use weftlink_recorder::header::kind;
-use weftlink_recorder::header::{COUNTS, GROUP};
 use weftlink_shm::wait::AbortCode;
 
 use super::Communicator;
@@ -52,7 +52,6 @@ impl Communicator {
         let Some(lengths) = &fitted.shape.uneven else { return Ok(fitted.shape.count) };
         let longest = match request.collective {
             Collective::AllGather | Collective::ReduceScatter => Ok(Ok(fitted.shape.count)),
-            _ if request.tag == GROUP => Ok(Ok(fitted.shape.count.max(request.count.unwrap_or(0)))),
             Collective::Gather { root } => self.compare_with_root(request, &fitted, lengths, *root as usize),
             Collective::Scatter { root } => self.compare_with_root(request, &fitted, lengths, *root as usize),
             _ => self.compare_with_each(request, &fitted, lengths),

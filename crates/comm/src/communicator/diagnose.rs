@@ -266,9 +266,9 @@ fn connection_broken(evidence: &Evidence) -> Option<Error> {
 
 /// The kernel cannot read the memory of a peer, and no rank reported more.
 fn unreadable(evidence: &Evidence) -> Option<Error> {
-    let Stop::Unreadable { rank: peer, error } = evidence.effective() else { return None };
-    let error = std::io::Error::from_raw_os_error(error).to_string();
-    Some(Error::Unreadable { call: evidence.call, rank: evidence.rank, peer, error })
+    let Stop::Unreadable { rank: peer, error: errno } = evidence.effective() else { return None };
+    let error = std::io::Error::from_raw_os_error(errno).to_string();
+    Some(Error::Unreadable { call: evidence.call, rank: evidence.rank, peer, errno, error })
 }
 
 /// Another rank aborted because a rank has left, and this rank sees which.

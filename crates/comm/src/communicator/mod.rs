@@ -91,8 +91,8 @@ pub struct Communicator {
     /// Scratch for the inputs of pre-multiplied sums.
     multiplied: Vec<u8>,
     signals: Option<Box<open::Signals>>,
-    /// The patterns of messages for which groups have a plan.
-    patterns: Vec<Vec<(u32, u32)>>,
+    /// Opened by the first group.
+    messages: Option<group::Messages>,
     /// Unmapped last: headers and flags point into it.
     control: Arc<SharedMemory>,
 }
@@ -246,6 +246,8 @@ impl Drop for Communicator {
             self.note_failure(failure);
         }
         self.windows.iter().for_each(|window| window.leave(self.identity));
+        // Sends what its groups believe sent, while this rank counts as present.
+        self.messages = None;
         // Ranks that wait for this one poll this line; none sleeps on it, so none has to be woken.
         let _ = self.shared.departures[self.rank].publish(1, 0);
         self.bootstrap.calls = self.calls;

@@ -312,7 +312,7 @@ impl Communicator {
             bootstrap,
             multiplied: Vec::new(),
             signals: None,
-            patterns: Vec::new(),
+            messages: None,
             control: Arc::new(control),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use weftlink_p2p::{Direction, PendingOp};
+use weftlink_p2p::{Direction, PendingOp, elements};
 use weftlink_plan::DataType;
 
 use crate::error::Error;
@@ -14,11 +14,22 @@ pub(super) type Op = PendingOp<Completion>;
 pub(super) enum Completion {
     /// A thread that waits for it, among the results.
     Waiter,
+    /// The thread that waits for all operations of a group; see [`GroupProgress`].
+    Group,
     /// This function; a receive passes it the rank that sent.
     Callback(Callback),
 }
 
 pub(super) type Callback = Box<dyn FnOnce(Result<usize, Error>) + Send>;
+
+/// How far the operations of a group are. An endpoint runs one group at a time.
+#[derive(Default)]
+pub(super) struct GroupProgress {
+    /// Operations that have not completed.
+    pub(super) pending: usize,
+    /// The error of the first that failed.
+    pub(super) error: Option<Error>,
+}
 
 /// The caller's part of an operation.
 #[derive(Clone, Copy)]
@@ -44,4 +55,22 @@ impl Request {
 /// The caller's memory at an address of an operation.
 pub(super) fn memory(address: u64) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(address as usize)
+}
+
+/// An operation in words. The messages of a group have no tags that their caller knows.
+pub(super) fn described(op: &Op) -> String {
+    let (tag, what) = (tag_of(op), elements(op.bytes as u64, op.data_type));
+    match op.direction {
+        Direction::SendTo(to) => format!("send of {what}{tag} to rank {to}"),
+        Direction::ReceiveFrom(Some(from)) => format!("receive of {what}{tag} from rank {from}"),
+        Direction::ReceiveFrom(None) => format!("receive of {what}{tag} from any rank"),
+    }
+}
+
+/// The tag of an operation in words, after a space.
+pub(super) fn tag_of(op: &Op) -> String {
+    match op.completion {
+        Completion::Group => String::new(),
+        Completion::Waiter | Completion::Callback(_) => format!(" with tag {}", op.tag),
+    }
 }

@@ -1,8 +1,8 @@
 //! The threads that drive an endpoint: those of blocking calls, or else one of the endpoint's own.
 //!
 //! A thread in a blocking call *drives*: it makes turns until its own operation completes, and every turn advances all others too.
-//! When no thread does and there are operations that nobody waits for, or frames that are still to be handed to the kernel, the
-//! endpoint's thread drives. It is started when it is first needed, blocks on a condition variable while it has nothing to do, and
+//! When no thread does and there are operations that nobody waits for, frames that are still to be handed to the kernel, or answers that
+//! wait for room, the endpoint's thread drives. It is started when it is first needed, blocks on a condition variable while it has nothing to do, and
 //! ends when the endpoint is dropped and nothing is pending.
 //!
 //! Most callers start an operation right before they wait for it. To wake the endpoint's thread each time would cost more
@@ -19,13 +19,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use weftlink_bootstrap::generation;
+use weftlink_bootstrap::{Reason, generation};
 use weftlink_shm::limits;
 use weftlink_shm::line::Poll;
 use weftlink_shm::memory::SharedMemory;
 use weftlink_shm::sync::{AtomicUsize, Ordering};
-use weftlink_shm::wait::{Park, Waiter};
+use weftlink_shm::wait::{AbortCode, Park, Waiter};
 
+use super::completion::Request;
 use super::ring::Bell;
 use super::state::State;
 use crate::affinity;
@@ -158,6 +159,58 @@ impl Inner {
         is_over()
     }
 
+    /// Posts the sends and receives of a group. [`Inner::end_group`] must follow before their memory is used for anything else.
+    pub(super) fn start_group(self: &Arc<Self>, requests: impl IntoIterator<Item = Request>) {
+        let mut shared = self.enter();
+        requests.into_iter().for_each(|request| shared.state.post_in_group(request));
+        shared.drives();
+        self.leave(shared);
+    }
+
+    /// Drives until all operations of the group have completed, or one has failed. `doubt` is called now and then with the time waited and
+    /// a rank that is waited for.
+    pub(super) fn drive_group(self: &Arc<Self>, mut doubt: impl FnMut(Duration, Option<usize>)) {
+        self.turn_until(
+            |state| state.group.pending == 0 || state.group.error.is_some(),
+            |waited| doubt(waited, self.enter().state.awaited()),
+        );
+    }
+
+    /// Drives until all operations of the group have completed, which an abort of the communicator hastens, and returns its first error.
+    pub(super) fn end_group(self: &Arc<Self>) -> Option<Error> {
+        self.turn_until(|state| state.group.pending == 0, |_| ());
+        let mut shared = self.enter();
+        shared.drivers -= 1;
+        let error = shared.state.group.error.take();
+        self.leave(shared);
+        error
+    }
+
+    /// Aborts the communicator, if no rank has.
+    #[cold]
+    pub(super) fn abort(&self, reason: Reason) {
+        self.waiter.abort(AbortCode { rank: self.rank, reason: reason.code() });
+    }
+
+    /// The first error of the group.
+    pub(super) fn group_error(&self) -> Option<Error> {
+        self.enter().state.group.error.clone()
+    }
+
+    fn turn_until(self: &Arc<Self>, is_over: impl Fn(&State) -> bool, mut doubt: impl FnMut(Duration)) {
+        let mut is_done = is_over(&self.enter().state);
+        while !is_done {
+            let poll = || {
+                is_done = self.turn(|shared| is_over(&shared.state)) == Some(true);
+                if is_done { Poll::Ready } else { Poll::Pending }
+            };
+            let _ = self.waiter.wait_with_check(self.on(), poll, |waited| {
+                doubt(waited);
+                self.check()
+            });
+        }
+    }
+
     /// Posts a send or a receive that nobody waits for.
     pub(super) fn start(
         self: &Arc<Self>,
@@ -179,7 +232,8 @@ impl Inner {
     /// All clones have been dropped; pending operations go on. Frames that their senders believe sent are handed to the kernel first.
     pub(super) fn close(self: &Arc<Self>) {
         if self.check_process().is_ok() {
-            self.drive_until(|| !self.enter().state.is_carrying(), LAST_FLUSH);
+            let is_owing = |state: &State| state.is_carrying() || state.has_answers();
+            self.drive_until(|| !is_owing(&self.enter().state), LAST_FLUSH);
             self.enter().closing = true;
             self.changed.notify_one();
         }
@@ -341,7 +395,8 @@ impl Inner {
 impl Shared {
     /// Whether there is work for which no other thread drives.
     fn is_for_thread(&self) -> bool {
-        self.drivers == 0 && (self.state.unattended > 0 || !self.closing && self.state.is_carrying())
+        let owes = || self.state.is_carrying() || self.state.has_answers();
+        self.drivers == 0 && (self.state.unattended > 0 || !self.closing && owes())
     }
 
     /// A thread starts to drive.

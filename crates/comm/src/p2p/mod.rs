@@ -25,6 +25,7 @@
 
 mod completion;
 mod drive;
+mod in_flight;
 mod layout;
 mod link;
 mod peer_status;
@@ -48,6 +49,7 @@ use weftlink_shm::wait::Waiter;
 
 use completion::{Callback, Request};
 use drive::Inner;
+pub(crate) use in_flight::GroupMessage;
 use layout::Layout;
 use link::Link;
 use peer_status::PeerStatus;

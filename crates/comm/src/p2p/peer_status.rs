@@ -10,7 +10,7 @@ use weftlink_shm::counter::Counter;
 use weftlink_shm::line::Poll;
 use weftlink_shm::wait::{AbortCode, Waiter};
 
-use super::completion::Op;
+use super::completion::{Op, described, tag_of};
 use crate::abort_note::ended_by;
 use crate::durations::{ABORT_CAUSE, CAUSE_POLL};
 use crate::error::Error;
@@ -50,14 +50,17 @@ impl PeerStatus {
     pub(super) fn end_of(&self, op: &Op) -> Error {
         let (rank, call) = (self.rank as u32, op.id as u32);
         let Some(code) = self.waiter.aborted() else {
-            return Error::gone(&format!("rank {rank} dropped the communicator while its {op} was pending"));
+            return Error::gone(&format!(
+                "rank {rank} dropped the communicator while its {} was pending",
+                described(op)
+            ));
         };
         if is_on_purpose(&self.waiter) {
             return ended_by(&self.waiter, &self.departures, rank, call);
         }
         if Reason::is(code, Reason::Died) {
             let (what, name) =
-                (op.to_string(), self.names.get(code.rank as usize).cloned().unwrap_or_default());
+                (described(op), self.names.get(code.rank as usize).cloned().unwrap_or_default());
             return Error::Died {
                 call,
                 what,
@@ -97,16 +100,14 @@ impl PeerStatus {
 
     /// The error of an operation that timed out.
     pub(super) fn late(&self, op: &Op, now: Instant) -> Error {
-        let Op { tag, bytes, .. } = op;
+        let (tag, bytes) = (tag_of(op), op.bytes);
         let (what, step) = match op.direction {
-            Direction::SendTo(to) => {
-                (format!("{} to receive {bytes} bytes with tag {tag}", self.names[to]), "send")
-            }
+            Direction::SendTo(to) => (format!("{} to receive {bytes} bytes{tag}", self.names[to]), "send"),
             Direction::ReceiveFrom(Some(from)) => {
-                (format!("a message of {bytes} bytes with tag {tag} from {}", self.names[from]), "receive")
+                (format!("a message of {bytes} bytes{tag} from {}", self.names[from]), "receive")
             }
             Direction::ReceiveFrom(None) => {
-                (format!("a message of {bytes} bytes with tag {tag} from any rank"), "receive")
+                (format!("a message of {bytes} bytes{tag} from any rank"), "receive")
             }
         };
         let waited = now.saturating_duration_since(op.began);
@@ -126,19 +127,19 @@ impl PeerStatus {
         other: usize,
         (bytes, data_type): (u64, Option<DataType>),
     ) -> Error {
-        let (me, tag, theirs) = (self.rank, op.tag, elements(bytes, data_type));
+        let (me, tag, theirs) = (self.rank, tag_of(op), elements(bytes, data_type));
         let theirs = match op.direction {
-            Direction::SendTo(_) => format!("receive of {theirs} with tag {tag} from rank {me}"),
-            Direction::ReceiveFrom(_) => format!("send of {theirs} with tag {tag} to rank {me}"),
+            Direction::SendTo(_) => format!("receive of {theirs}{tag} from rank {me}"),
+            Direction::ReceiveFrom(_) => format!("send of {theirs}{tag} to rank {me}"),
         };
         let (call, rank) = (op.id as u32, me as u32);
-        Error::Mismatch { call, rank, mine: op.to_string(), other: other as u32, theirs }
+        Error::Mismatch { call, rank, mine: described(op), other: other as u32, theirs }
     }
 
     /// The error of a receive whose sender's memory cannot be read.
-    pub(super) fn unreadable(&self, op: &Op, peer: usize, error: i32) -> Error {
-        let error = std::io::Error::from_raw_os_error(error).to_string();
-        Error::Unreadable { call: op.id as u32, rank: self.rank as u32, peer: peer as u32, error }
+    pub(super) fn unreadable(&self, op: &Op, peer: usize, errno: i32) -> Error {
+        let error = std::io::Error::from_raw_os_error(errno).to_string();
+        Error::Unreadable { call: op.id as u32, rank: self.rank as u32, peer: peer as u32, errno, error }
     }
 
     /// The error of an operation whose connection failed.

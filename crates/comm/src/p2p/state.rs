@@ -14,7 +14,7 @@ use std::time::Instant;
 use weftlink_p2p::{Config, Direction, LocalCopy, MESSAGES_MAX, Outcome, Payload, Protocol, Route, Transmit};
 use weftlink_shm::sync;
 
-use super::completion::{Callback, Completion, Op, Request, memory};
+use super::completion::{Callback, Completion, GroupProgress, Op, Request, memory};
 use super::link::Link;
 use super::peer_status::PeerStatus;
 use super::pull::{Pull, PullPolicy};
@@ -47,6 +47,8 @@ pub(super) struct State {
     pub(super) callbacks: Vec<(Callback, Result<usize, Error>)>,
     /// Results that waiting threads will fetch.
     results: Vec<(u64, Result<usize, Error>)>,
+    /// The group that a thread waits for.
+    pub(super) group: GroupProgress,
     /// Pending operations that no thread waits for.
     pub(super) unattended: usize,
     /// Always empty between calls; kept for its capacity.
@@ -90,6 +92,7 @@ impl State {
             pull_threads: pulls.map_or(1, |pulls| pulls.threads),
             callbacks: Vec::new(),
             results: Vec::new(),
+            group: GroupProgress::default(),
             unattended: 0,
             completed: Vec::new(),
         }
@@ -97,10 +100,29 @@ impl State {
 
     /// Posts a send or a receive, and returns its number. A thread waits for it, unless it has a callback, which is taken if it was posted.
     pub(super) fn post(&mut self, request: Request, callback: &mut Option<Callback>) -> Result<u64, Error> {
-        let id = self.protocol.begin().ok_or(Error::QueueFull { limit: MESSAGES_MAX })?;
+        let id = self.begin()?;
         let completion = callback.take().map_or(Completion::Waiter, Completion::Callback);
         self.unattended += usize::from(matches!(completion, Completion::Callback(_)));
-        let op = request.begin(id, completion);
+        self.post_op(request.begin(id, completion));
+        Ok(id)
+    }
+
+    /// Posts a send or a receive of a group.
+    pub(super) fn post_in_group(&mut self, request: Request) {
+        match self.begin() {
+            Ok(id) => {
+                self.group.pending += 1;
+                self.post_op(request.begin(id, Completion::Group));
+            }
+            Err(error) => drop(self.group.error.get_or_insert(error)),
+        }
+    }
+
+    fn begin(&mut self) -> Result<u64, Error> {
+        self.protocol.begin().ok_or(Error::QueueFull { limit: MESSAGES_MAX })
+    }
+
+    fn post_op(&mut self, op: Op) {
         if self.status.is_over() {
             self.protocol.end();
         }
@@ -118,7 +140,6 @@ impl State {
             }
         }
         self.collect();
-        Ok(id)
     }
 
     /// The result of a send or a receive that a thread waits for.
@@ -202,6 +223,16 @@ impl State {
         self.protocol.is_sending() || self.is_carrying()
     }
 
+    /// Whether answers wait for room.
+    pub(super) fn has_answers(&self) -> bool {
+        self.protocol.has_answers()
+    }
+
+    /// A rank that a pending operation waits for.
+    pub(super) fn awaited(&self) -> Option<usize> {
+        self.protocol.awaited()
+    }
+
     /// Whether there are messages to pull.
     pub(super) fn has_pulls(&self) -> bool {
         self.protocol.has_pulls()
@@ -283,10 +314,23 @@ impl State {
         for (op, outcome) in completed.drain(..) {
             let result = match outcome {
                 Outcome::Done(peer) => Ok(peer),
+                // The group has its error, and may have aborted the communicator for it.
+                Outcome::Ended
+                    if matches!(op.completion, Completion::Group) && self.group.error.is_some() =>
+                {
+                    sync::before_writing();
+                    Err(Error::gone("the group failed"))
+                }
                 outcome => Err(self.error(&op, &outcome)),
             };
             match op.completion {
                 Completion::Waiter => self.results.push((op.id, result)),
+                Completion::Group => {
+                    self.group.pending -= 1;
+                    if let Err(error) = result {
+                        self.group.error.get_or_insert(error);
+                    }
+                }
                 Completion::Callback(callback) => {
                     self.unattended -= 1;
                     self.callbacks.push((callback, result));

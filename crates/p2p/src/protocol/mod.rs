@@ -20,7 +20,7 @@ pub use transmit::Transmit;
 use transmit::{Answer, Outbox, Stream};
 
 /// The most operations of a rank that may be pending.
-pub const MESSAGES_MAX: usize = 1 << 14;
+pub const MESSAGES_MAX: usize = 1 << 16;
 
 /// The protocol of one rank.
 pub struct Protocol<T> {
@@ -256,6 +256,22 @@ impl<T> Protocol<T> {
     pub fn is_sending(&self) -> bool {
         let is_theirs = |op: &PendingOp<T>| op.direction != Direction::SendTo(self.config.rank);
         self.peers.iter().any(|peer| !peer.outbox.is_empty()) || self.offered.values().any(is_theirs)
+    }
+
+    /// Whether answers to offers wait for room on their links. Their senders wait for them, even if no operation is pending here.
+    pub fn has_answers(&self) -> bool {
+        !mutant!("answers-not-driven") && self.peers.iter().any(|peer| !peer.outbox.answers.is_empty())
+    }
+
+    /// A rank that a pending operation waits for, if there is one that waits for a single rank.
+    pub fn awaited(&self) -> Option<usize> {
+        let peer = |op: &PendingOp<T>| match op.direction {
+            Direction::SendTo(peer) | Direction::ReceiveFrom(Some(peer)) => Some(peer),
+            Direction::ReceiveFrom(None) => None,
+        };
+        let sends = self.peers.iter().flat_map(|peer| &peer.outbox.queued);
+        let receives = self.matching.receives().chain(self.incoming.values().map(|incoming| &incoming.op));
+        receives.chain(self.offered.values()).chain(sends).find_map(peer)
     }
 
     /// Eager messages that no receive has taken: their source, tag and contents.

@@ -17,6 +17,9 @@ static CLASSES: Classes = Classes::new("weftlink.torch.errors");
 /// Timeouts are measured on both sides of a call; a wait this much shorter than the timeout still lasted as long as the timeout.
 const TOLERANCE: Duration = Duration::from_millis(1);
 
+/// The system's error of a process that does not exist, on Linux.
+const ESRCH: i32 = 3;
+
 /// What an error says beside its own text.
 #[derive(Clone, Default)]
 pub(super) struct Context {
@@ -73,7 +76,9 @@ fn is_closed(error: &Error) -> bool {
     let closes =
         |blame: &Blame| matches!(blame.kind, BlameKind::Died | BlameKind::Left | BlameKind::Unreachable);
     match error {
-        Error::Died { .. } | Error::Left { .. } | Error::Unreadable { .. } | Error::Broken { .. } => true,
+        Error::Died { .. } | Error::Left { .. } | Error::Broken { .. } => true,
+        // With other errors the kernel refused to read, and the peer may live.
+        Error::Unreadable { errno, .. } => *errno == ESRCH,
         Error::Aborted { rank, by, .. } | Error::Cancelled { rank, by, .. } => rank != by,
         Error::Failed { blamed, .. } => blamed.iter().any(closes),
         Error::Bootstrap(error) => matches!(

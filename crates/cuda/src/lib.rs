@@ -1,0 +1,3 @@
+//! Verified plans on NVIDIA GPUs.
+//!
+//! The crate builds, and its tests pass, where no CUDA is installed: the driver and NVRTC are loaded at run time.

@@ -24,8 +24,8 @@ pub(super) struct Current {
     collective: Option<Collective>,
     /// Whether a call with the same fingerprint is the same.
     repeatable: bool,
-    /// The engine, if the call has run and used nothing but packets.
-    pub(super) packets: Option<usize>,
+    /// The engine, if the call has run and no other rank accesses its buffers.
+    pub(super) private: Option<usize>,
     /// The finishing passes over the result.
     pub(super) finishing: [Option<Finish>; 2],
     /// Whether there are any.
@@ -136,7 +136,7 @@ impl Current {
         Self {
             fingerprint: Fingerprint::of(request),
             collective: has_more(request.collective).then(|| request.collective.clone()),
-            packets: None,
+            private: None,
             finishing,
             finishes: finishing.iter().any(Option::is_some),
             repeatable: request.counts.is_none() && is_plain(request.operation.as_ref()),

@@ -21,8 +21,8 @@ impl Communicator {
             return;
         }
         // Ranks that have to compare headers do so in every call.
-        let is_plain = !chosen.is_symmetric && self.engines[chosen.engine].is_of_packets();
-        self.current.packets = is_plain.then_some(chosen.engine);
+        let is_private = !chosen.is_symmetric && self.engines[chosen.engine].is_private();
+        self.current.private = is_private.then_some(chosen.engine);
         self.shared.recorder.end_timed();
     }
 

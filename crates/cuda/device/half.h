@@ -26,7 +26,7 @@ struct F16 {
     static constexpr Kind KIND = Kind::FLOAT;
 
 #ifdef WEFT_HOST
-    WEFT_FUNCTION float load(u16 bits) {
+    static WEFT_FUNCTION float load(u16 bits) {
         u32 magnitude = bits & 0x7fffu;
         u32 normal = (magnitude << 13) + ((127 - 15) << 23);
         // The least normal exponent adds a leading one; subtracting it again leaves the mantissa.
@@ -37,17 +37,17 @@ struct F16 {
         return float_of((magnitude < 0x7c00u ? ordinary : special) | (u32(bits) >> 15) << 31);
     }
 
-    WEFT_FUNCTION u16 store(float value) { return u16(narrowed<16, 10, 15, 0x7c00, 0x7c00, 0x7e00>(value)); }
+    static WEFT_FUNCTION u16 store(float value) { return u16(narrowed<16, 10, 15, 0x7c00, 0x7c00, 0x7e00>(value)); }
 #else
     // The conversions of the hardware are exact (to f32) and round to nearest, ties to even (to f16), keep subnormal numbers, and overflow
     // to infinity. So they yield the bits of the functions above for everything but NaN, of which `store` makes the canonical one.
-    WEFT_FUNCTION float load(u16 bits) {
+    static WEFT_FUNCTION float load(u16 bits) {
         float value;
         asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
         return value;
     }
 
-    WEFT_FUNCTION u16 store(float value) {
+    static WEFT_FUNCTION u16 store(float value) {
         u16 bits;
         asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
         return is_nan(value) ? u16(0x7e00) : bits;
@@ -61,9 +61,9 @@ struct Bf16 {
     using Accumulator = float;
     static constexpr Kind KIND = Kind::FLOAT;
 
-    WEFT_FUNCTION float load(u16 bits) { return float_of(u32(bits) << 16); }
+    static WEFT_FUNCTION float load(u16 bits) { return float_of(u32(bits) << 16); }
 
-    WEFT_FUNCTION u16 store(float value) {
+    static WEFT_FUNCTION u16 store(float value) {
         u32 bits = bits_of(value);
         u32 rounded = bits + 0x7fffu + ((bits >> 16) & 1);
         return is_nan(value) ? u16(0x7fc0) : u16(rounded >> 16);

@@ -14,15 +14,26 @@ namespace weft {
 struct Thread {
     u32 thread, threads, block;
     std::barrier<>* barrier;
+    u64 random; // Not 0 if the thread gives its core away now and then, in an order that depends on this number.
 };
 inline thread_local Thread current;
+
+// Other threads run between any two accesses, in an order that is different with each seed.
+inline void disturb() {
+    if (current.random == 0) return;
+    current.random ^= current.random << 13, current.random ^= current.random >> 7, current.random ^= current.random << 17;
+    if (current.random % 8 == 0) std::this_thread::yield();
+}
 
 inline u32 thread_index() { return current.thread; }
 inline u32 thread_count() { return current.threads; }
 inline u32 block_index() { return current.block; }
 inline void barrier() { current.barrier->arrive_and_wait(); }
 
-template <class T> std::atomic_ref<T> atomic(const T* at) { return std::atomic_ref<T>(*const_cast<T*>(at)); }
+template <class T> inline std::atomic_ref<T> atomic(const T* at) {
+    disturb();
+    return std::atomic_ref<T>(*const_cast<T*>(at));
+}
 
 inline u64 load_acquire(const u64* from) { return atomic(from).load(std::memory_order_acquire); }
 inline void store_release(u64* to, u64 value) { atomic(to).store(value, std::memory_order_release); }

@@ -1,7 +1,4 @@
-// Loads, stores, flags and clocks. The only file with instructions of the device.
-#ifdef WEFT_HOST
-#include "host.h"
-#else
+// Loads, stores, flags and clocks: the only file with instructions of the device. `host.h` has the same for a CPU.
 #define WEFT_DEVICE __device__ __forceinline__
 #define WEFT_COLD __device__ __noinline__
 
@@ -83,4 +80,3 @@ WEFT_DEVICE void pause() {
 }
 
 } // namespace weft
-#endif

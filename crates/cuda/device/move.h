@@ -28,11 +28,12 @@ template <u32 INPUTS> WEFT_DEVICE Words reduce(const Words (&inputs)[INPUTS], Re
     return Packs::One::FINISHES && result.finishes ? Packs::finish(words, result.ranks) : words;
 }
 
-WEFT_DEVICE Element reduce_any(const Element* inputs, u32 count, Result result) {
-    Element value = inputs[0];
+// `get` returns the elements of the inputs.
+template <class Get> WEFT_DEVICE Element reduce_any(Get get, u32 count, Result result) {
+    Element value = get(0);
     if (count > 1) {
-        auto partial = Packs::One::load(inputs[0]);
-        for (u32 i = 1; i < count; i++) partial = Packs::One::combine(partial, Packs::One::load(inputs[i]));
+        auto partial = Packs::One::load(value);
+        for (u32 i = 1; i < count; i++) partial = Packs::One::combine(partial, Packs::One::load(get(i)));
         value = Packs::One::store(partial);
     }
     return Packs::One::FINISHES && result.finishes ? Packs::One::finish(value, result.ranks) : value;
@@ -72,9 +73,8 @@ WEFT_COLD void move_any(const Part& part, const Stream* in, u32 inputs, const St
         u32 length = unit_length(part, k);
         if (length == 0) return;
         for (u32 at = thread_index(); at < length; at += thread_count()) {
-            Element values[OPERANDS_MAX];
-            for (u32 i = 0; i < inputs; i++) values[i] = ((const Element*)(in[i].first + k * in[i].stride))[at];
-            Element result = reduce_any(values, inputs, part.result);
+            auto get = [&](u32 i) { return ((const Element*)(in[i].first + k * in[i].stride))[at]; };
+            Element result = reduce_any(get, inputs, part.result);
             for (u32 o = 0; o < outputs; o++) ((Element*)(out[o].first + k * out[o].stride))[at] = result;
         }
     }
@@ -87,12 +87,12 @@ WEFT_DEVICE void move_vectors(const Part& part, const Stream* ins, const Stream*
     u64 in[INPUTS], out[OUTPUTS], in_stride[SLOTS ? INPUTS : 1], out_stride[SLOTS ? OUTPUTS : 1];
     const u64 common = (u64)part.slices * part.unit * sizeof(Element);
     const u32 mine = thread_index() * PACK;
-WEFT_UNROLL
+            WEFT_UNROLL
     for (u32 i = 0; i < INPUTS; i++) {
         in[i] = ins[i].first + mine * sizeof(Element);
         if (SLOTS) in_stride[i] = ins[i].stride;
     }
-WEFT_UNROLL
+            WEFT_UNROLL
     for (u32 o = 0; o < OUTPUTS; o++) {
         out[o] = outs[o].first + mine * sizeof(Element);
         if (SLOTS) out_stride[o] = outs[o].stride;
@@ -102,14 +102,14 @@ WEFT_UNROLL
     u64 k = 0;
     for (; unit_start(part, k + UNROLL - 1) + mine + PACK <= part.elements; k += UNROLL) {
         Words v[UNROLL][INPUTS];
-WEFT_UNROLL
+            WEFT_UNROLL
         for (u32 u = 0; u < UNROLL; u++)
-WEFT_UNROLL
+            WEFT_UNROLL
             for (u32 i = 0; i < INPUTS; i++) v[u][i] = load_streamed(source(i, k + u));
-WEFT_UNROLL
+            WEFT_UNROLL
         for (u32 u = 0; u < UNROLL; u++) {
             Words result = reduce(v[u], part.result);
-WEFT_UNROLL
+            WEFT_UNROLL
             for (u32 o = 0; o < OUTPUTS; o++) store_streamed(target(o, k + u), result);
         }
     }
@@ -117,19 +117,16 @@ WEFT_UNROLL
         u64 left = part.elements - unit_start(part, k) - mine;
         if (left >= PACK) {
             Words v[INPUTS];
-WEFT_UNROLL
+            WEFT_UNROLL
             for (u32 i = 0; i < INPUTS; i++) v[i] = load_streamed(source(i, k));
             Words result = reduce(v, part.result);
-WEFT_UNROLL
+            WEFT_UNROLL
             for (u32 o = 0; o < OUTPUTS; o++) store_streamed(target(o, k), result);
             continue;
         }
         for (u32 at = 0; at < left; at++) {
-            Element values[INPUTS];
-WEFT_UNROLL
-            for (u32 i = 0; i < INPUTS; i++) values[i] = ((const Element*)source(i, k))[at];
-            Element result = reduce_any(values, INPUTS, part.result);
-WEFT_UNROLL
+            Element result = reduce_any([&](u32 i) { return ((const Element*)source(i, k))[at]; }, INPUTS, part.result);
+            WEFT_UNROLL
             for (u32 o = 0; o < OUTPUTS; o++) ((Element*)target(o, k))[at] = result;
         }
     }
@@ -143,7 +140,7 @@ struct Small {
 WEFT_DEVICE Small load_small(u64 address, u32 count) {
     Small small = {};
     if (count == PACKET_PACK && (address & (PACKET_BYTES - 1)) == 0) {
-WEFT_UNROLL
+            WEFT_UNROLL
         for (u32 w = 0; w < PACKET_BYTES / 4; w++) small.words.word[w] = ((const u32*)address)[w];
     } else {
         Element elements[PACK] = {};
@@ -155,7 +152,7 @@ WEFT_UNROLL
 
 WEFT_DEVICE void store_small(u64 address, u32 count, const Small& small) {
     if (count == PACKET_PACK && (address & (PACKET_BYTES - 1)) == 0) {
-WEFT_UNROLL
+            WEFT_UNROLL
         for (u32 w = 0; w < PACKET_BYTES / 4; w++) ((u32*)address)[w] = small.words.word[w];
     } else {
         Element elements[PACK];
@@ -165,7 +162,7 @@ WEFT_UNROLL
 }
 
 WEFT_DEVICE void send_small(u64 address, u32 flag, const Small& small) {
-WEFT_UNROLL
+            WEFT_UNROLL
     for (u32 w = 0; w < PACKET_BYTES / 4; w += 2) {
         Words packets = {{small.words.word[w], flag, small.words.word[w + 1], flag}};
         store_packets((Words*)address + w / 2, packets);
@@ -176,7 +173,7 @@ WEFT_DEVICE Small receive_small(const Position& at, u64 address, u32 flag, u32 r
     Small small = {};
     wait(at, Awaited{ARRIVED, rank}, [&] {
         bool there = true;
-WEFT_UNROLL
+            WEFT_UNROLL
         for (u32 w = 0; w < PACKET_BYTES / 4; w += 2) {
             Words packets = load_packets((const Words*)address + w / 2);
             small.words.word[w] = packets.word[0], small.words.word[w + 1] = packets.word[2];
@@ -207,6 +204,16 @@ WEFT_DEVICE void receive_head(const Position& at, const Stream& in) {
 
 // Operands of which some are packets. A thread that waits for a packet waits alone. With INPUTS, their number is known.
 template <u32 INPUTS> WEFT_DEVICE void move_packets(const Position& at, const Part& part, const Stream* in, u32 inputs, const Stream* out, u32 outputs) {
+    auto receive_heads = [&] {
+        for (u32 i = thread_index(); i < inputs; i += thread_count())
+            if (in[i].kind == PACKET) receive_head(at, in[i]);
+    };
+    if (at.call->trace != 0) {
+        receive_heads();
+        barrier();
+        if (thread_index() == 0) trace_step(at);
+        barrier();
+    }
     for (u32 o = thread_index(); o < outputs; o += thread_count())
         if (out[o].kind == PACKET) send_head(out[o]);
     const u32 mine = thread_index() * PACKET_PACK;
@@ -221,19 +228,17 @@ template <u32 INPUTS> WEFT_DEVICE void move_packets(const Position& at, const Pa
         Small result;
         if constexpr (INPUTS > 0) {
             Words v[INPUTS];
-WEFT_UNROLL
+            WEFT_UNROLL
             for (u32 i = 0; i < INPUTS; i++) v[i] = get(i).words;
             result.words = reduce(v, part.result);
         } else {
-            Element values[PACKET_PACK][OPERANDS_MAX];
-            for (u32 i = 0; i < inputs; i++) {
-                Element elements[PACK];
-                unpack(get(i).words, elements);
-                for (u32 e = 0; e < PACKET_PACK; e++) values[e][i] = elements[e];
+            result.words = get(0).words;
+            if (inputs > 1) {
+                auto partial = Packs::start(result.words);
+                for (u32 i = 1; i < inputs; i++) partial = Packs::next(partial, get(i).words);
+                result.words = Packs::end(partial);
             }
-            Element elements[PACK] = {};
-            for (u32 e = 0; e < PACKET_PACK; e++) elements[e] = reduce_any(values[e], inputs, part.result);
-            result.words = pack(elements);
+            if (Packs::One::FINISHES && part.result.finishes) result.words = Packs::finish(result.words, part.result.ranks);
         }
         for (u32 o = 0; o < outputs; o++) {
             u64 place = out[o].first + k * out[o].stride;
@@ -241,8 +246,7 @@ WEFT_UNROLL
             else store_small(place + mine * sizeof(Element), count, result);
         }
     }
-    for (u32 i = thread_index(); i < inputs; i += thread_count())
-        if (in[i].kind == PACKET) receive_head(at, in[i]);
+    if (at.call->trace == 0) receive_heads();
 }
 
 } // namespace weft

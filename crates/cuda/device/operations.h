@@ -82,19 +82,19 @@ WEFT_FUNCTION Complex<Part> quotient(Complex<Part> value, u32 by) {
 // What an operation does apart from combining.
 enum class Finish { NOTHING, DIVIDE, TRUTH };
 
-constexpr bool has_numbers(Kind kind) { return kind != Kind::BOOL; }
-constexpr bool has_order(Kind kind) { return kind != Kind::COMPLEX; }
-constexpr bool has_bits(Kind kind) { return kind == Kind::INTEGER || kind == Kind::BOOL; }
+WEFT_FUNCTION constexpr bool has_numbers(Kind kind) { return kind != Kind::BOOL; }
+WEFT_FUNCTION constexpr bool has_order(Kind kind) { return kind != Kind::COMPLEX; }
+WEFT_FUNCTION constexpr bool has_bits(Kind kind) { return kind == Kind::INTEGER || kind == Kind::BOOL; }
 
 #define WEFT_DEFINE_OPERATION(NAME, IS_FOR, SCALES_INPUT, FINISH_OF, IS_SUM, IS_BITWISE, RESULT) \
     struct NAME {                                                                                \
-        static constexpr bool is_for(Kind kind) { return IS_FOR(kind); }                         \
+        static WEFT_FUNCTION constexpr bool is_for(Kind kind) { return IS_FOR(kind); }           \
         static constexpr bool SCALES = SCALES_INPUT;                                             \
         static constexpr Finish FINISH = Finish::FINISH_OF;                                      \
         static constexpr bool SUM = IS_SUM;                                                      \
         static constexpr bool BITWISE = IS_BITWISE;                                              \
         template <class Number>                                                                  \
-        WEFT_FUNCTION Number combine(Number a, Number b) {                                         \
+        static WEFT_FUNCTION Number combine(Number a, Number b) {                                \
             return RESULT;                                                                       \
         }                                                                                        \
     };
@@ -126,20 +126,20 @@ struct Reduction {
     static constexpr bool SCALES = Operation::SCALES;
     static constexpr bool FINISHES = Operation::FINISH != Finish::NOTHING;
 
-    WEFT_FUNCTION Accumulator load(Storage value) { return Element::load(value); }
-    WEFT_FUNCTION Accumulator combine(Accumulator a, Accumulator b) { return Operation::combine(a, b); }
-    WEFT_FUNCTION Storage store(Accumulator value) { return Element::store(value); }
+    static WEFT_FUNCTION Accumulator load(Storage value) { return Element::load(value); }
+    static WEFT_FUNCTION Accumulator combine(Accumulator a, Accumulator b) { return Operation::combine(a, b); }
+    static WEFT_FUNCTION Storage store(Accumulator value) { return Element::store(value); }
 
     // A step with two inputs.
-    WEFT_FUNCTION Storage two(Storage a, Storage b) { return store(combine(load(a), load(b))); }
+    static WEFT_FUNCTION Storage two(Storage a, Storage b) { return store(combine(load(a), load(b))); }
 
     // An element of a rank's input times the rank's factor, rounded to the type.
-    WEFT_FUNCTION Storage scale(Storage value, Storage factor) {
+    static WEFT_FUNCTION Storage scale(Storage value, Storage factor) {
         return Element::store(product(Element::load(value), Element::load(factor)));
     }
 
     // The final result of `ranks` ranks: divides an average, and makes of a logical operation's input 1 or 0 even if it was only copied.
-    WEFT_FUNCTION Storage finish(Storage value, u32 ranks) {
+    static WEFT_FUNCTION Storage finish(Storage value, u32 ranks) {
         if constexpr (Operation::FINISH == Finish::DIVIDE) {
             return Element::store(quotient(Element::load(value), ranks));
         } else if constexpr (Operation::FINISH == Finish::TRUTH) {

@@ -72,7 +72,7 @@ struct Pack {
     // The state of a step after some of its inputs: `end(next(next(start(a), b), c))`.
     using Partial = typename Choose<IN_WORDS, Words, Accumulators>::Type;
 
-    WEFT_FUNCTION Partial start(const Words& first) {
+    static WEFT_FUNCTION Partial start(const Words& first) {
         if constexpr (IN_WORDS) {
             return first;
         } else {
@@ -85,7 +85,7 @@ struct Pack {
         }
     }
 
-    WEFT_FUNCTION Partial next(const Partial& left, const Words& right) {
+    static WEFT_FUNCTION Partial next(const Partial& left, const Words& right) {
         Partial partial;
         if constexpr (IN_WORDS) {
             WEFT_UNROLL
@@ -106,7 +106,7 @@ struct Pack {
     }
 
     // Not for a step with one input, which is copied.
-    WEFT_FUNCTION Words end(const Partial& partial) {
+    static WEFT_FUNCTION Words end(const Partial& partial) {
         if constexpr (IN_WORDS) {
             return partial;
         } else {
@@ -120,10 +120,10 @@ struct Pack {
     }
 
     // A step with two inputs.
-    WEFT_FUNCTION Words two(const Words& a, const Words& b) { return end(next(start(a), b)); }
+    static WEFT_FUNCTION Words two(const Words& a, const Words& b) { return end(next(start(a), b)); }
 
     // A step with `count` inputs, at least one.
-    WEFT_FUNCTION Words all(const Words* inputs, u32 count) {
+    static WEFT_FUNCTION Words all(const Words* inputs, u32 count) {
         if (count == 1) {
             return inputs[0];
         }
@@ -134,7 +134,7 @@ struct Pack {
         return end(partial);
     }
 
-    WEFT_FUNCTION Words scale(const Words& values, Storage factor) {
+    static WEFT_FUNCTION Words scale(const Words& values, Storage factor) {
         Words words = {};
         WEFT_UNROLL
         for (u32 lane = 0; lane < LANES; ++lane) {
@@ -143,7 +143,7 @@ struct Pack {
         return words;
     }
 
-    WEFT_FUNCTION Words finish(const Words& values, u32 ranks) {
+    static WEFT_FUNCTION Words finish(const Words& values, u32 ranks) {
         Words words = {};
         WEFT_UNROLL
         for (u32 lane = 0; lane < LANES; ++lane) {
@@ -152,7 +152,7 @@ struct Pack {
         return words;
     }
 
-    WEFT_FUNCTION Storage element(const Words& words, u32 lane) {
+    static WEFT_FUNCTION Storage element(const Words& words, u32 lane) {
         Storage bits;
         get(words, lane, bits);
         return bits;

@@ -58,7 +58,9 @@ struct Step {
     u8 loop; // The specialised loop that moves its elements; see move.h.
     u8 polls, inputs, outputs, posts;
     u32 ordinal;
+    u32 tile;     // Counted from the tile of its list.
     u32 finishes; // Whether its result is the final one of a reduction, to be divided by the ranks if it is an average.
+    u32 reserved;
     u64 elements;
 };
 
@@ -85,16 +87,17 @@ struct View {
     u64 input, output;
 };
 
-// Offsets from the start of the program.
+// Lists of steps, by offset from the start of the program. The first is repeated; then the last runs once.
 struct Lane {
-    u32 tile, tile_bytes; // The steps of every tile but the last.
-    u32 last, last_bytes; // The steps of the last tile.
+    u32 first, first_bytes;
+    u32 last, last_bytes;
 };
 
 struct CallHeader {
     u32 rank, ranks, lanes, slices;
     u32 fifos, signature, announces, program_bytes;
     u64 tiles;
+    u64 repeats; // Of the first list: all tiles but the last, or none where each tile has steps of its own.
     u64 tile_bytes;    // From the start of a tile of the user's buffers to the next.
     u32 unit_elements; // Consecutive elements of a slice.
     u32 entry_word;    // The entry of rank 0 in a slice of the control memory.
@@ -126,8 +129,10 @@ struct Report {
     u64 reserved[2];
 };
 
+// A step that a block has taken. They follow the number of steps so far and the number that there is room for.
 struct Trace {
-    u32 lane, slice, step, tile;
+    u16 rank, lane;
+    u32 slice, step, tile;
 };
 
 } // namespace weft

@@ -153,13 +153,6 @@ WEFT_DEVICE void move(const Position& at, const Step& step) {
     move_any(part, in, step.inputs, out, step.outputs);
 }
 
-WEFT_DEVICE void trace_step(const Position& at) {
-    u64* count = (u64*)at.call->trace;
-    Trace* traces = (Trace*)(count + 2);
-    u64 number = add_relaxed(count, 1);
-    if (number < count[1]) traces[number] = {at.lane, at.slice, at.step, (u32)at.tile};
-}
-
 // Flags repeat after 2^31 messages. Before they do, every slot is cleared once, by the receiver before it releases the slot.
 WEFT_DEVICE void clear_packets(const Position& at, const Step& step, const Operand* inputs) {
     for (u32 i = 0; i < step.inputs; i++) {
@@ -206,7 +199,10 @@ WEFT_DEVICE bool run_step(const Position& at, const Step& step) {
         move(at, step);
         if (has_packets(step)) clear_packets(at, step, inputs);
     }
-    if (at.call->trace != 0 && thread_index() == 0) trace_step(at);
+    if (at.call->trace != 0 && !has_packets(step)) {
+        barrier();
+        if (thread_index() == 0) trace_step(at);
+    }
     if (step.posts > 0) {
         barrier();
         if (shared.failed) return false;
@@ -216,8 +212,9 @@ WEFT_DEVICE bool run_step(const Position& at, const Step& step) {
 }
 
 // Runs a list of steps, a window at a time. `loaded` is what the window holds.
-WEFT_DEVICE bool run_steps(Position& at, const u8* steps, u32 bytes, const u8*& loaded) {
+WEFT_DEVICE bool run_steps(Position at, const u8* steps, u32 bytes, const u8*& loaded) {
     Shared& shared = *at.shared;
+    const u64 tile = at.tile;
     u32 done = 0;
     while (done < bytes) {
         if (loaded != steps + done) {
@@ -231,7 +228,7 @@ WEFT_DEVICE bool run_steps(Position& at, const u8* steps, u32 bytes, const u8*& 
         while (done + cursor < bytes) {
             const Step& step = *(const Step*)(shared.window + cursor);
             if (cursor + sizeof(Step) > WINDOW_BYTES || cursor + step.bytes > WINDOW_BYTES) break;
-            at.step = step.ordinal;
+            at.step = step.ordinal, at.tile = tile + step.tile;
             if (!run_step(at, step)) return false;
             cursor += step.bytes;
         }
@@ -266,8 +263,8 @@ WEFT_DEVICE void run(const Call& call, Shared& shared) {
         shared.bases[3 * r + 1] = own ? views[r].output : 0;
         shared.bases[3 * r + 2] = peers[r].scratch;
     }
-    const u8* steps = program + (header.tiles > 1 ? lane.tile : lane.last);
-    u32 bytes = header.tiles > 1 ? lane.tile_bytes : lane.last_bytes;
+    const u8* steps = program + (header.repeats > 0 ? lane.first : lane.last);
+    u32 bytes = header.repeats > 0 ? lane.first_bytes : lane.last_bytes;
     copy_records(shared.window, steps, bytes < WINDOW_BYTES ? bytes : WINDOW_BYTES);
     const u8* loaded = steps;
     barrier();
@@ -277,8 +274,8 @@ WEFT_DEVICE void run(const Call& call, Shared& shared) {
             if (r != header.rank) enter(at, r, views[r]);
     }
     bool goes_on = true;
-    for (at.tile = 0; goes_on && at.tile + 1 < header.tiles; at.tile++)
-        goes_on = run_steps(at, program + lane.tile, lane.tile_bytes, loaded);
+    for (; goes_on && at.tile < header.repeats; at.tile++)
+        goes_on = run_steps(at, program + lane.first, lane.first_bytes, loaded);
     if (goes_on) goes_on = run_steps(at, program + lane.last, lane.last_bytes, loaded);
     barrier();
     if (!goes_on || shared.failed) return;

@@ -18,10 +18,10 @@
 // The names of the types are those of `DataType` in Rust.
 
 #ifdef WEFT_HOST
-#define WEFT_FUNCTION static inline
+#define WEFT_FUNCTION inline
 #define WEFT_UNROLL
 #else
-#define WEFT_FUNCTION static __device__ __forceinline__
+#define WEFT_FUNCTION __device__ __forceinline__
 #define WEFT_UNROLL _Pragma("unroll")
 #endif
 
@@ -58,8 +58,8 @@ struct Integer {
     using Accumulator = Wide;
     static constexpr Kind KIND = Kind::INTEGER;
 
-    WEFT_FUNCTION Wide load(Bits bits) { return Wide(Number(bits)); }
-    WEFT_FUNCTION Bits store(Wide value) { return Bits(value); }
+    static WEFT_FUNCTION Wide load(Bits bits) { return Wide(Number(bits)); }
+    static WEFT_FUNCTION Bits store(Wide value) { return Bits(value); }
 };
 
 struct I8 : Integer<u8, i8, i32> {};
@@ -77,8 +77,8 @@ struct Bool {
     using Accumulator = u32;
     static constexpr Kind KIND = Kind::BOOL;
 
-    WEFT_FUNCTION u32 load(u8 bits) { return bits != 0; }
-    WEFT_FUNCTION u8 store(u32 value) { return value != 0; }
+    static WEFT_FUNCTION u32 load(u8 bits) { return bits != 0; }
+    static WEFT_FUNCTION u8 store(u32 value) { return value != 0; }
 };
 
 struct F32 {
@@ -86,8 +86,8 @@ struct F32 {
     using Accumulator = float;
     static constexpr Kind KIND = Kind::FLOAT;
 
-    WEFT_FUNCTION float load(u32 bits) { return float_of(bits); }
-    WEFT_FUNCTION u32 store(float value) { return is_nan(value) ? NAN_F32 : bits_of(value); }
+    static WEFT_FUNCTION float load(u32 bits) { return float_of(bits); }
+    static WEFT_FUNCTION u32 store(float value) { return is_nan(value) ? NAN_F32 : bits_of(value); }
 };
 
 struct F64 {
@@ -95,8 +95,8 @@ struct F64 {
     using Accumulator = double;
     static constexpr Kind KIND = Kind::FLOAT;
 
-    WEFT_FUNCTION double load(u64 bits) { return double_of(bits); }
-    WEFT_FUNCTION u64 store(double value) { return is_nan(value) ? NAN_F64 : bits_of(value); }
+    static WEFT_FUNCTION double load(u64 bits) { return double_of(bits); }
+    static WEFT_FUNCTION u64 store(double value) { return is_nan(value) ? NAN_F64 : bits_of(value); }
 };
 
 // Two parts, the real one first. A NaN in one part leaves the other as it is.
@@ -112,8 +112,8 @@ struct ComplexOf {
     using Accumulator = Complex<typename Part::Accumulator>;
     static constexpr Kind KIND = Kind::COMPLEX;
 
-    WEFT_FUNCTION Accumulator load(Storage bits) { return {Part::load(bits.re), Part::load(bits.im)}; }
-    WEFT_FUNCTION Storage store(Accumulator value) { return {Part::store(value.re), Part::store(value.im)}; }
+    static WEFT_FUNCTION Accumulator load(Storage bits) { return {Part::load(bits.re), Part::load(bits.im)}; }
+    static WEFT_FUNCTION Storage store(Accumulator value) { return {Part::store(value.re), Part::store(value.im)}; }
 };
 
 struct Complex64 : ComplexOf<F32> {};

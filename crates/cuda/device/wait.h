@@ -55,6 +55,14 @@ WEFT_COLD void report(const Position& at, Awaited awaited, u32 kind, u32 other) 
     store_host(&to->kind, kind);
 }
 
+// Records the step between its last input and its first output that a peer can see.
+WEFT_COLD void trace_step(const Position& at) {
+    u64* count = (u64*)at.call->trace;
+    Trace* traces = (Trace*)(count + 2);
+    u64 number = add_relaxed(count, 1);
+    if (number < count[1]) traces[number] = {(u16)at.call->rank, (u16)at.lane, at.slice, at.step, (u32)at.tile};
+}
+
 // Another rank is in another call.
 WEFT_COLD void mismatch(const Position& at, u32 rank, u32 other) {
     report(at, Awaited{ENTERED, rank}, MISMATCH, other);

@@ -4,5 +4,8 @@
 
 mod arena;
 mod contributions;
+#[cfg(test)]
+mod host_tests;
 mod program;
 mod records;
+mod source;

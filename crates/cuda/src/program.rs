@@ -18,8 +18,6 @@ use crate::records::{self, FIFOS_MAX, OPERANDS_MAX, RANKS_MAX, WINDOW_BYTES};
 
 /// The most inputs and outputs of a loop that is compiled for their numbers.
 const SPECIALISED_MAX: usize = 16;
-/// The most inputs of such a loop with packets.
-const SPECIALISED_PACKETS_MAX: usize = 16;
 
 /// What does not change from call to call of a plan.
 #[derive(Debug)]
@@ -68,6 +66,56 @@ pub(crate) struct Loops {
     pub(crate) vectors: BTreeSet<(u8, u8, bool)>,
     /// Inputs of steps with packets.
     pub(crate) packets: BTreeSet<u8>,
+    /// Whether no more are added: other steps use the loops for any number of operands.
+    pub(crate) is_closed: bool,
+}
+
+impl Loops {
+    /// The loop for a step with these operands, added if there is none.
+    fn select(
+        &mut self,
+        inputs: &[records::Operand],
+        outputs: &[records::Operand],
+        is_packets: bool,
+    ) -> LoopKind {
+        if inputs.is_empty() {
+            return LoopKind::Any;
+        }
+        let has = |kind: u8| inputs.iter().chain(outputs).any(|operand| operand.kind == kind);
+        let (of_inputs, of_outputs) = (inputs.len(), outputs.len());
+        if has(records::PACKET) {
+            let number = of_inputs as u8;
+            if !self.is_closed && of_inputs <= SPECIALISED_MAX {
+                self.packets.insert(number);
+            }
+            return if self.packets.contains(&number) { LoopKind::Packets(number) } else { LoopKind::ManyPackets };
+        }
+        if is_packets {
+            return LoopKind::Any;
+        }
+        let key = (of_inputs as u8, of_outputs as u8, has(records::MESSAGE));
+        if !self.is_closed && of_inputs <= SPECIALISED_MAX && of_outputs <= SPECIALISED_MAX {
+            self.vectors.insert(key);
+        }
+        if self.vectors.contains(&key) { LoopKind::Vectors(key.0, key.1, key.2) } else { LoopKind::Any }
+    }
+
+    /// The macros that the kernel is compiled with.
+    pub(crate) fn macros(&self) -> String {
+        let mut text = "#define WEFT_LOOPS".to_owned();
+        for (number, (inputs, outputs, slots)) in (records::LOOP_VECTORS..).zip(&self.vectors) {
+            // Loads in flight: several units of a step with few inputs.
+            let unroll = match inputs {
+                1 => 4,
+                2..=4 => 2,
+                _ => 1,
+            };
+            text += &format!(" LOOP({number}, {inputs}, {outputs}, {unroll}, {slots})");
+        }
+        text += "\n#define WEFT_PACKETS";
+        self.packets.iter().for_each(|inputs| text += &format!(" PACKETS({inputs})"));
+        text + "\n"
+    }
 }
 
 /// Why a plan cannot run a call.
@@ -124,22 +172,26 @@ impl Compiler {
         Compiler { plan, arena, rank, origins, contributions, waiters, per_tile, announces }
     }
 
+    fn has_packets(&self) -> bool {
+        self.arena.fifos.values().any(|place| place.is_packets)
+    }
+
     pub(crate) fn plan(&self) -> &Verified {
         &self.plan
     }
 
-    /// The program for blocks of these lengths.
+    /// The program for blocks of these lengths, for a kernel with these loops and those that it needs.
     pub(crate) fn compile(
         &self,
         shape: &Shape,
         spread: Spread,
         Arenas(arenas): &Arenas,
+        mut loops: Loops,
     ) -> Result<Program, Unfit> {
         let Spread { slices, threads, .. } = spread;
         assert!(slices > 0 && slices <= self.arena.slices_max, "the arena has room for {slices} slices");
-        let has_packets = self.arena.fifos.values().any(|place| place.is_packets);
         // A thread moves 16 bytes at a time; of packets, 8 bytes or an element.
-        let thread_bytes = if has_packets { shape.element_bytes.max(8) } else { 16 };
+        let thread_bytes = if self.has_packets() { shape.element_bytes.max(8) } else { 16 };
         if !thread_bytes.is_multiple_of(shape.element_bytes) {
             return Err(Unfit::Element);
         }
@@ -148,18 +200,18 @@ impl Compiler {
         let cut = blocks.longest();
         let tiles = cut.tiles();
         let ends = self.ends()?;
-        let mut loops = Loops::default();
-        let mut compiled = Vec::new();
-        for tile in [0, tiles - 1] {
-            let lanes = &self.plan.programs[self.rank as usize].lanes;
-            let lanes = lanes.iter().enumerate().map(|(number, lane)| {
-                LaneCompiler { compiler: self, blocks, tile, number, channel: lane.channel, ends: &ends }
-                    .compile(lane, &mut loops)
-            });
-            compiled.push(lanes.collect::<Result<Vec<_>, _>>()?);
-        }
-        let [first, last] =
-            <[Vec<Vec<Draft>>; 2]>::try_from(compiled).unwrap_or_else(|_| unreachable!("two tiles"));
+        // Tiles are alike except the last, unless blocks differ in length.
+        let repeats = if shape.uneven.is_some() { 0 } else { tiles - 1 };
+        let lanes = &self.plan.programs[self.rank as usize].lanes;
+        let mut drafts = |tiles: std::ops::Range<usize>, base: usize| {
+            let lane = |(number, lane): (usize, &Lane)| {
+                let tile = |tile| LaneCompiler { compiler: self, blocks, tile, base, number, channel: lane.channel, ends: &ends };
+                let steps = tiles.clone().map(|at| tile(at).compile(lane, &mut loops)).collect::<Result<Vec<_>, _>>();
+                Ok(steps?.into_iter().flatten().collect())
+            };
+            lanes.iter().enumerate().map(lane).collect::<Result<Vec<Vec<Draft>>, Unfit>>()
+        };
+        let (first, last) = (drafts(0..repeats.min(1), 0)?, drafts(repeats..tiles, repeats)?);
         let tables = (self.plan.ranks as usize * size_of::<records::Peer>()
             + ends.len() * size_of::<records::Fifo>()
             + last.len() * size_of::<records::Lane>()) as u32;
@@ -171,9 +223,8 @@ impl Compiler {
         };
         let lanes: Vec<_> = std::iter::zip(&first, &last)
             .map(|(first, last)| {
-                let (at, bytes) = place(last);
-                let (tile, tile_bytes) = if tiles > 1 { place(first) } else { (at, bytes) };
-                records::Lane { tile, tile_bytes, last: at, last_bytes: bytes }
+                let ((first, first_bytes), (last, last_bytes)) = (place(first), place(last));
+                records::Lane { first, first_bytes, last, last_bytes }
             })
             .collect();
         let mut bytes = Vec::new();
@@ -195,6 +246,7 @@ impl Compiler {
             announces: u32::from(self.announces),
             program_bytes: bytes.len() as u32,
             tiles: tiles as u64,
+            repeats: repeats as u64,
             tile_bytes: if tiles > 1 { (cut.range(1, 0).start * shape.element_bytes) as u64 } else { 0 },
             unit_elements: unit as u32,
             control: own,
@@ -206,7 +258,7 @@ impl Compiler {
         Ok(Program { bytes, header, loops })
     }
 
-    fn blocks<'a>(&'a self, shape: &'a Shape, spread: Spread, unit: usize) -> Result<Blocks<'a>, Unfit> {
+    pub(crate) fn blocks<'a>(&'a self, shape: &'a Shape, spread: Spread, unit: usize) -> Result<Blocks<'a>, Unfit> {
         // Chunks begin at multiples of 16 bytes where elements allow it.
         let granule = (16 / shape.element_bytes).max(1);
         let elements = |bytes: usize| bytes / shape.element_bytes / granule * granule;
@@ -338,6 +390,8 @@ struct LaneCompiler<'a> {
     compiler: &'a Compiler,
     blocks: Blocks<'a>,
     tile: usize,
+    /// The first tile of its list of steps.
+    base: usize,
     number: usize,
     channel: u32,
     ends: &'a BTreeMap<FifoKey, End>,
@@ -450,7 +504,9 @@ impl LaneCompiler<'_> {
             Op::Copy => records::OP_COPY,
             Op::Reduce => records::OP_REDUCE,
         };
-        let kind = loop_kind(&inputs, &outputs, loops);
+        // Where there are packets, threads move fewer bytes at a time than the vector loops.
+        let is_packets = compiler.has_packets();
+        let kind = loops.select(&inputs, &outputs, is_packets);
         let count = |length: usize| u8::try_from(length).map_err(|_| Unfit::Size);
         if inputs.len().max(outputs.len()) > OPERANDS_MAX {
             return Err(Unfit::Size);
@@ -465,7 +521,9 @@ impl LaneCompiler<'_> {
             outputs: count(outputs.len())?,
             posts: count(posts.len())?,
             ordinal: ordinal as u32,
+            tile: (self.tile - self.base) as u32,
             finishes: u32::from(finishes),
+            reserved: 0,
             elements: elements as u64,
         };
         let draft = Draft { step, kind, polls, inputs, outputs, posts };
@@ -502,27 +560,6 @@ impl LaneCompiler<'_> {
         let post = records::Post { rank: peer, index, value: number, ..Default::default() };
         (operand, poll, post)
     }
-}
-
-/// The loop that moves a step's elements.
-fn loop_kind(inputs: &[records::Operand], outputs: &[records::Operand], loops: &mut Loops) -> LoopKind {
-    if inputs.is_empty() {
-        return LoopKind::Any;
-    }
-    let is = |kind: u8| inputs.iter().chain(outputs).any(|operand| operand.kind == kind);
-    if is(records::PACKET) {
-        if inputs.len() > SPECIALISED_PACKETS_MAX {
-            return LoopKind::ManyPackets;
-        }
-        loops.packets.insert(inputs.len() as u8);
-        return LoopKind::Packets(inputs.len() as u8);
-    }
-    if inputs.len() > SPECIALISED_MAX || outputs.len() > SPECIALISED_MAX {
-        return LoopKind::Any;
-    }
-    let key = (inputs.len() as u8, outputs.len() as u8, is(records::MESSAGE));
-    loops.vectors.insert(key);
-    LoopKind::Vectors(key.0, key.1, key.2)
 }
 
 /// The steps of a lane in the order they run, with loops resolved.

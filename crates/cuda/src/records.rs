@@ -65,7 +65,7 @@ records! {
     struct Post { kind: u8, rank: u8, index: u16, value: u32, per_tile: u32, word: u32 }
     struct Step {
         bytes: u16, op: u8, r#loop: u8, polls: u8, inputs: u8, outputs: u8, posts: u8,
-        ordinal: u32, finishes: u32, elements: u64,
+        ordinal: u32, tile: u32, finishes: u32, reserved: u32, elements: u64,
     }
     struct Fifo {
         slots: u64, slice_stride: u64, slot_bytes: u32, depth: u16, peer: u8, lane: u8,
@@ -73,11 +73,11 @@ records! {
     }
     struct Peer { control: u64, scratch: u64 }
     struct View { input: u64, output: u64 }
-    struct Lane { tile: u32, tile_bytes: u32, last: u32, last_bytes: u32 }
+    struct Lane { first: u32, first_bytes: u32, last: u32, last_bytes: u32 }
     struct CallHeader {
         rank: u32, ranks: u32, lanes: u32, slices: u32,
         fifos: u32, signature: u32, announces: u32, program_bytes: u32,
-        tiles: u64, tile_bytes: u64,
+        tiles: u64, repeats: u64, tile_bytes: u64,
         unit_elements: u32, entry_word: u32,
         program: u64,
         control: u64, control_stride: u64,
@@ -89,5 +89,5 @@ records! {
         kind: u32, signature: u32, lane: u32, slice: u32, step: u32, rank: u32, poll: u32, other: u32,
         tile: u64, epoch: u64, reserved: [u64; 2],
     }
-    struct Trace { lane: u32, slice: u32, step: u32, tile: u32 }
+    struct Trace { rank: u16, lane: u16, slice: u32, step: u32, tile: u32 }
 }

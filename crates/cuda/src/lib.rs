@@ -1,3 +1,10 @@
 //! Verified plans on NVIDIA GPUs.
 //!
-//! The crate builds, and its tests pass, where no CUDA is installed: the driver and NVRTC are loaded at run time.
+//! The crate builds, and its tests pass, where no CUDA is installed: the [`driver`] and [`nvrtc`] are loaded at run time.
+
+pub mod cache;
+pub mod driver;
+mod error;
+pub mod nvrtc;
+
+pub use error::Error;

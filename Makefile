@@ -24,10 +24,11 @@ help: ## this list
 		print line }' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: tools ## everything: fmt, clippy, tests, loom, kernels, instructions, doctests, the commands in README and docs, the Python package, 15 s on each fuzz target
+test: tools ## everything: fmt, clippy, tests, GPU kernels, loom, kernels, instructions, doctests, the commands in README and docs, the Python package, 15 s on each fuzz target
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo nextest run --workspace --locked
+	$(MAKE) cuda
 	$(MAKE) loom
 	$(MAKE) kernels
 	crates/kernels/neon.sh
@@ -77,6 +78,11 @@ miri: ## the unsafe code that needs no system call, interpreted by Miri: undefin
 .PHONY: kernels
 kernels: ## the kernels as they ship: only when optimised are they made of registers
 	cargo test -p weftlink-kernels --lib --release --locked
+
+.PHONY: cuda
+cuda: ## compile the GPU kernels for sm_70 to sm_120 with NVRTC, which needs no GPU; downloads NVRTC into .cache/nvrtc once (180 MB)
+	crates/cuda/nvrtc.py
+	cargo nextest run -p weftlink-cuda --test architectures --run-ignored only --locked
 
 .PHONY: instructions
 instructions: ## instructions of the hot paths under callgrind, compared with crates/comm/benches/instructions.csv; BLESS=--bless to write it

@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use weftlink_cuda::Error;
 use weftlink_cuda::cache::{Cache, Origin};
@@ -112,4 +113,55 @@ fn the_second_time_comes_from_the_cache() {
     assert_eq!((cached, origin), (compiled, Origin::Cache));
     let other = Program { options: &["-DAMOUNT=2"], ..program };
     assert_eq!(cache.cubin(&nvrtc, &other).unwrap().1, Origin::Compiler);
+}
+
+/// Set in the process whose environment names the folders below.
+const CHILD: &str = "WEFT_TEST_FIND_NVRTC";
+
+#[test]
+#[ignore = "needs NVRTC, which `make cuda` downloads"]
+fn a_suitable_library_is_found_among_others() {
+    if std::env::var_os(CHILD).is_none() {
+        // A virtual environment with 13.0 and a toolkit with 12.9, in a process of its own: the environment is not changed for other tests.
+        let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("environment");
+        let _ = fs::remove_dir_all(&home);
+        let packages = home.join("lib/python3.11/site-packages");
+        fs::create_dir_all(&packages).unwrap();
+        let folder = |version: &str| nvrtc(version).path().ancestors().nth(3).unwrap().to_owned();
+        std::os::unix::fs::symlink(folder("13.0.88").canonicalize().unwrap(), packages.join("nvidia"))
+            .unwrap();
+        let done = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "a_suitable_library_is_found_among_others", "--nocapture", "--ignored"])
+            .env_clear()
+            .env(CHILD, "1")
+            .env("VIRTUAL_ENV", &home)
+            .env("CUDA_HOME", folder("12.9.86").join("cuda_nvrtc"))
+            .output()
+            .unwrap();
+        let text =
+            String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success() && text.contains("1 passed"), "{text}");
+        return;
+    }
+    for (architecture, driver, major) in [
+        (90, Some(13_000), 13),
+        // It is loaded now, and found as such.
+        (90, None, 13),
+        // A driver of CUDA 12 refuses what 13 compiles.
+        (90, Some(12_040), 12),
+        // 13 does not know sm_70.
+        (70, Some(13_000), 12),
+        // Neither knows sm_88, but what is compiled for sm_86 runs there.
+        (88, Some(12_090), 12),
+    ] {
+        let found = Nvrtc::find(Architecture(architecture), driver).unwrap();
+        assert_eq!(found.version().major, major, "sm_{architecture}, driver {driver:?}");
+        assert!(found.path().is_file(), "{}", found.path().display());
+        let target = found.target_for(Architecture(architecture)).unwrap();
+        let (name, source, options) = SOURCES[0];
+        found.compile(&Program { name, source, options, architecture: target }).unwrap();
+    }
+    let error = Nvrtc::find(Architecture(90), Some(11_080)).unwrap_err().to_string();
+    assert!(error.contains("Unsuitable: "), "{error}");
+    assert!(error.contains("(NVRTC 13.0 is later than CUDA 11, which the driver supports)"), "{error}");
 }

@@ -7,9 +7,9 @@
 //! refused. All files are opened relative to the folder that was checked. A file is written under a temporary name and renamed, so
 //! processes that compile the same kernel at once replace each other's equal files.
 //!
-//! The files take at most [`BYTES_MAX`]. Beyond that, those that were used least recently are removed: reading a file sets its time.
+//! The files take at most [`BYTES_MAX`]. Beyond that, a new file replaces those that were used least recently; reading a file sets its time.
 //!
-//! Deliberately absent: locks and syncing to disk. What a crash leaves incomplete, the checksum finds.
+//! Deliberately absent: locks and syncing to disk. The checksum detects a file that a crash has left incomplete.
 
 use std::fs::File;
 use std::io::{Read, Write};

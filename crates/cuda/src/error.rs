@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use cudarc::driver::sys::CUresult::{self, *};
+
 use crate::nvrtc::{Architecture, Version};
 
 /// Why something on a GPU, or its preparation, failed.
@@ -107,8 +109,7 @@ pub enum Error {
 impl Error {
     /// Whether the CUDA context is lost: every later call in this process fails, and only a new process can use the GPU.
     pub fn is_context_lost(&self) -> bool {
-        // Illegal address, timeout, assertion, hardware errors, launch failure, contained and uncontained ECC errors, MPS.
-        matches!(self, Error::Cuda { code: 214 | 700 | 702 | 709 | 710 | 714..=719 | 721 | 806 | 810, .. })
+        self.code().is_some_and(|code| is_among(CONTEXT_LOST, code))
     }
 
     /// The number of the driver's error, if the driver refused a call.
@@ -120,48 +121,121 @@ impl Error {
     }
 }
 
+/// Errors after which every later call in the process fails.
+const CONTEXT_LOST: &[CUresult] = &[
+    CUDA_ERROR_ECC_UNCORRECTABLE,
+    CUDA_ERROR_NVLINK_UNCORRECTABLE,
+    CUDA_ERROR_CONTAINED,
+    CUDA_ERROR_ILLEGAL_ADDRESS,
+    CUDA_ERROR_LAUNCH_TIMEOUT,
+    CUDA_ERROR_CONTEXT_IS_DESTROYED,
+    CUDA_ERROR_ASSERT,
+    CUDA_ERROR_HARDWARE_STACK_ERROR,
+    CUDA_ERROR_ILLEGAL_INSTRUCTION,
+    CUDA_ERROR_MISALIGNED_ADDRESS,
+    CUDA_ERROR_INVALID_ADDRESS_SPACE,
+    CUDA_ERROR_INVALID_PC,
+    CUDA_ERROR_LAUNCH_FAILED,
+    CUDA_ERROR_TENSOR_MEMORY_LEAK,
+    CUDA_ERROR_MPS_RPC_FAILURE,
+    CUDA_ERROR_MPS_CLIENT_TERMINATED,
+];
+
+const ADVICE: &[(&[CUresult], &str)] = &[
+    (
+        &[CUDA_ERROR_OUT_OF_MEMORY],
+        "Free memory of the GPU (`nvidia-smi` lists its processes), or use smaller buffers",
+    ),
+    (
+        &[CUDA_ERROR_NOT_INITIALIZED],
+        "CUDA does not work in a process that was forked after CUDA was initialised: start ranks with spawn or exec",
+    ),
+    (&[CUDA_ERROR_DEINITIALIZED], "The process is exiting"),
+    (
+        &[CUDA_ERROR_STUB_LIBRARY],
+        "The library that was loaded is the stub of the CUDA toolkit: remove its folder `stubs` from LD_LIBRARY_PATH",
+    ),
+    (
+        &[CUDA_ERROR_DEVICE_UNAVAILABLE],
+        "Another process has the GPU in exclusive mode: use MPS, or set the compute mode to default (`nvidia-smi -c 0`)",
+    ),
+    (&[CUDA_ERROR_NO_DEVICE], "No GPU is visible: check `nvidia-smi` and CUDA_VISIBLE_DEVICES"),
+    (&[CUDA_ERROR_INVALID_DEVICE], "Check the device number against CUDA_VISIBLE_DEVICES"),
+    (
+        &[CUDA_ERROR_NO_BINARY_FOR_GPU],
+        "The kernel was compiled for another architecture: report this as a bug",
+    ),
+    (
+        &[CUDA_ERROR_ECC_UNCORRECTABLE, CUDA_ERROR_NVLINK_UNCORRECTABLE, CUDA_ERROR_CONTAINED],
+        "The hardware reported an error that cannot be corrected (`nvidia-smi -q -d ECC`, `nvidia-smi nvlink -e`): reset the GPU",
+    ),
+    (
+        &[CUDA_ERROR_PEER_ACCESS_UNSUPPORTED],
+        "The GPUs cannot reach each other's memory (`nvidia-smi topo -p2p r`): move data through host memory",
+    ),
+    (
+        &[CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_LAUNCH_FAILED],
+        "The context is lost and the process must restart. Under MPS this also happens when another process that shares the GPU dies while \
+         its kernel runs",
+    ),
+    (
+        &[CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES],
+        "The kernel needs more registers or shared memory than a block can have: launch fewer threads a block",
+    ),
+    (&[CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE], "The blocks do not fit the GPU at once: launch fewer"),
+    (
+        &[CUDA_ERROR_NOT_PERMITTED],
+        "In a container, ranks that share memory need the same user and `--ipc=host`",
+    ),
+    (&[CUDA_ERROR_SYSTEM_NOT_READY], "The NVLink switches are not configured: start nvidia-fabricmanager"),
+    (
+        &[CUDA_ERROR_SYSTEM_DRIVER_MISMATCH],
+        "The driver's library and kernel module have different versions: restart the machine, or update the container",
+    ),
+    (
+        &[CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE],
+        "Remove the CUDA compatibility libraries from LD_LIBRARY_PATH: this GPU does not support them",
+    ),
+    (
+        &[CUDA_ERROR_MPS_CONNECTION_FAILED, CUDA_ERROR_MPS_SERVER_NOT_READY],
+        "The MPS daemon does not answer: check CUDA_MPS_PIPE_DIRECTORY and `nvidia-cuda-mps-control`",
+    ),
+    (
+        &[CUDA_ERROR_MPS_RPC_FAILURE, CUDA_ERROR_MPS_CLIENT_TERMINATED],
+        "The MPS server ended this process's context: restart the process",
+    ),
+    (
+        &[CUDA_ERROR_MPS_MAX_CLIENTS_REACHED],
+        "MPS has no room for another process on this GPU: run fewer ranks on it",
+    ),
+    (
+        &[CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED],
+        "The MPS processes of this GPU use too many queues: lower CUDA_DEVICE_MAX_CONNECTIONS",
+    ),
+    (
+        &[
+            CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+            CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
+            CUDA_ERROR_STREAM_CAPTURE_ISOLATION,
+            CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
+            CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,
+        ],
+        "A stream is being captured into a graph: make this call before or after the capture",
+    ),
+    (&[CUDA_ERROR_UNKNOWN], "The kernel log may say more (`dmesg | grep -i -e nvrm -e xid`)"),
+    // Last, for those without advice of their own.
+    (CONTEXT_LOST, "The context is lost and the process must restart"),
+];
+
 /// What to do about an error of the driver; empty if nothing general is known.
 pub(crate) fn advice(code: u32) -> &'static str {
-    match code {
-        2 => "Free memory of the GPU (`nvidia-smi` lists its processes), or use smaller buffers",
-        3 => {
-            "CUDA does not work in a process that was forked after CUDA was initialised: start ranks with spawn or exec"
-        }
-        4 => "The process is exiting",
-        34 => {
-            "The library that was loaded is the stub of the CUDA toolkit: remove its folder `stubs` from LD_LIBRARY_PATH"
-        }
-        46 => {
-            "Another process has the GPU in exclusive mode: use MPS, or set the compute mode to default (`nvidia-smi -c 0`)"
-        }
-        100 => "No GPU is visible: check `nvidia-smi` and CUDA_VISIBLE_DEVICES",
-        101 => "Check the device number against CUDA_VISIBLE_DEVICES",
-        209 => "The kernel was compiled for another architecture: report this as a bug",
-        214 => "The memory of the GPU is damaged (`nvidia-smi -q -d ECC`): reset or replace the GPU",
-        217 => {
-            "The GPUs cannot reach each other's memory (`nvidia-smi topo -p2p r`): move data through host memory"
-        }
-        700 | 719 => {
-            "The context is lost and the process must restart. Under MPS this also happens when another process that shares the GPU dies while its kernel runs"
-        }
-        702 | 709 | 710 | 714..=718 | 721 => "The context is lost and the process must restart",
-        720 => "The blocks do not fit the GPU at once: launch fewer",
-        800 => "In a container, ranks that share memory need the same user and `--ipc=host`",
-        802 => "The NVLink switches are not configured: start nvidia-fabricmanager",
-        803 => {
-            "The driver's library and kernel module have different versions: restart the machine, or update the container"
-        }
-        804 => "Remove the CUDA compatibility libraries from LD_LIBRARY_PATH: this GPU does not support them",
-        805 | 807 => {
-            "The MPS daemon does not answer: check CUDA_MPS_PIPE_DIRECTORY and `nvidia-cuda-mps-control`"
-        }
-        806 | 810 => "The MPS server ended this process's context: restart the process",
-        808 => "MPS has no room for another process on this GPU: run fewer ranks on it",
-        809 => "The MPS processes of this GPU use too many queues: lower CUDA_DEVICE_MAX_CONNECTIONS",
-        900..=908 => "The stream is being captured into a graph: make this call before or after the capture",
-        999 => "The kernel log may say more (`dmesg | grep -i -e nvrm -e xid`)",
-        _ => "",
-    }
+    let advice = ADVICE.iter().find(|(errors, _)| is_among(errors, code));
+    advice.map_or("", |(_, advice)| advice)
+}
+
+/// Compares numbers, because a driver may know errors that the enum does not.
+fn is_among(errors: &[CUresult], code: u32) -> bool {
+    errors.iter().any(|error| *error as u32 == code)
 }
 
 #[cfg(test)]
@@ -187,6 +261,8 @@ mod tests {
             "cannot allocate 64 bytes of memory on GPU 1: CUDA_ERROR_INVALID_VALUE (invalid argument)"
         );
         assert!(error(700, "CUDA_ERROR_ILLEGAL_ADDRESS", "").is_context_lost());
+        assert!(advice(700).contains("Under MPS") && advice(716).contains("the process must restart"));
+        assert_eq!(advice(123_456), "", "a number that no version of CUDA has yet");
         assert!(!error(2, "CUDA_ERROR_OUT_OF_MEMORY", "").is_context_lost());
         let old = Error::DriverTooOld { version: 11040, missing: "cuLaunchKernelEx" }.to_string();
         assert!(old.contains("supports CUDA 11.4 and has no cuLaunchKernelEx. Update it"), "{old}");

@@ -44,7 +44,7 @@ impl IpcMemory {
         let (_, mapped) = context.allocation_of(address)?;
         if mapped < bytes {
             let attempt = "map memory of another process by its IPC handle".to_owned();
-            let why = format!("it has {mapped} bytes, and its owner says {bytes}");
+            let why = format!("it has {mapped} bytes, and its owner reported {bytes}");
             return Err(Error::Misuse { attempt, why });
         }
         Ok(memory)

@@ -21,7 +21,7 @@ pub struct Multicast {
 }
 
 impl Multicast {
-    /// An object for so many GPUs; the length is rounded up to the recommended granularity.
+    /// An object for this number of GPUs; the length is rounded up to the recommended granularity.
     pub fn create(driver: Driver, devices: u32, bytes: usize, kind: HandleKind) -> Result<Multicast, Error> {
         let functions = driver.multicast()?;
         let attempt = || format!("create a multicast object of {bytes} bytes for {devices} GPUs");

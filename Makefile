@@ -24,10 +24,11 @@ help: ## list the targets
 		print line }' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: tools ## run everything: fmt, clippy, tests, loom, kernels, instruction counts, doctests, the commands in README and docs, the Python package, 15 s of each fuzz target
+test: tools ## run everything: fmt, clippy, tests, GPU kernels, loom, kernels, instruction counts, doctests, the commands in README and docs, the Python package, 15 s of each fuzz target
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo nextest run --workspace --locked
+	$(MAKE) cuda
 	$(MAKE) loom
 	$(MAKE) kernels
 	crates/kernels/neon.sh
@@ -77,6 +78,11 @@ miri: ## check unsafe code without system calls under Miri for undefined behavio
 .PHONY: kernels
 kernels: ## test the kernels in an optimised build, as they ship
 	cargo test -p weftlink-kernels --lib --release --locked
+
+.PHONY: cuda
+cuda: ## compile the GPU kernels for sm_70 to sm_120 with NVRTC, which needs no GPU; downloads NVRTC into .cache/nvrtc once (180 MB)
+	crates/cuda/nvrtc.py
+	cargo nextest run -p weftlink-cuda --test architectures --run-ignored only --locked
 
 .PHONY: instructions
 instructions: ## count the instructions of hot paths under callgrind and compare with crates/comm/benches/instructions.csv; BLESS=--bless rewrites the file

@@ -26,7 +26,8 @@ weft: WEFT_STREAMS=17: 17 is larger than 16; it takes a number from 1 to 16
 ```
 
 The `Options` of a program take precedence; `Options::from_environment()` reads these settings. Programs always read `WEFT_TUNING`,
-`WEFT_DEBUG`, `WEFT_DEBUG_FILE`, `WEFT_RECORD_DIR` and `WEFT_METRICS`. Settings marked *alike* must be the same on all ranks of a job.
+`WEFT_DEBUG`, `WEFT_DEBUG_FILE`, `WEFT_RECORD_DIR`, `WEFT_METRICS` and `WEFT_CACHE`. Settings marked *alike* must be the same on all ranks
+of a job.
 
 | setting | takes | default | alike | meaning |
 |---|---|---|---|---|

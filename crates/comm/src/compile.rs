@@ -5,10 +5,10 @@
 mod packets;
 
 use weftlink_kernels::Access;
-use weftlink_plan::collective::Promise;
 use weftlink_plan::domain::chunks::Origin;
 use weftlink_plan::plan::{Buffer, Input, Lane, Op, Output, Place, Remote, Step, Wait};
-use weftlink_plan::{Aliasing, Collective, Cut, Verified};
+use weftlink_plan::{Aliasing, Blocks, Verified};
+pub(crate) use weftlink_plan::{Lengths, Shape};
 
 use crate::layout::Layout;
 use crate::transport::{Delivery, End};
@@ -22,57 +22,7 @@ const NO_SWITCH: &str = "a plan with switches is not loaded";
 /// which touches 3, loses.
 const STREAM_BYTES_MIN: usize = 4 << 20;
 
-/// How long the blocks of a call are, in elements, and how large an element is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
-    pub(crate) aliasing: Aliasing,
-    pub(crate) element_bytes: usize,
-    /// Of every block; of the longest block of any rank if they are uneven.
-    pub(crate) count: usize,
-    /// Of each block of this rank's input and output, if they are uneven.
-    pub(crate) uneven: Option<Box<Lengths>>,
-}
-
-/// The lengths of blocks that one rank knows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Lengths {
-    pub(crate) input: Vec<usize>,
-    pub(crate) output: Vec<usize>,
-}
-
-impl Lengths {
-    /// The elements of a rank's block, as far as the rank that has these lengths can know.
-    pub(crate) fn of(
-        &self,
-        collective: &Collective,
-        ranks: u32,
-        me: u32,
-        (rank, buffer, block): (u32, Buffer, u32),
-    ) -> Option<usize> {
-        // The data of an output came from an input.
-        let (rank, block) = match buffer {
-            Buffer::Input | Buffer::Scratch => (rank, block),
-            Buffer::Output => match collective.promise(rank, ranks, block)? {
-                Promise::Copy { rank, block } => (rank, block),
-                Promise::Reduction { block, .. } => (me, block),
-            },
-        };
-        let is_mine = rank == me || collective.reduces();
-        let own = self.input.get(block as usize).filter(|_| is_mine).copied();
-        let got = || {
-            let is_it = |number: &u32| match collective.promise(me, ranks, *number) {
-                Some(Promise::Copy { rank: from, block: of }) => (from, of) == (rank, block),
-                Some(Promise::Reduction { block: of, .. }) => of == block,
-                None => false,
-            };
-            let number = (0..collective.gets(me, ranks)).find(is_it)?;
-            self.output.get(number as usize).copied()
-        };
-        own.or_else(got)
-    }
-}
-
-/// The program of one rank for one call.
+/// What one rank does in one call.
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(crate) shape: Shape,
@@ -85,10 +35,17 @@ pub(crate) struct Program {
     compiled: Vec<Tile>,
     /// The same for small calls.
     pub(crate) packets: Option<Box<[PacketStep]>>,
+    /// Whether it moves no elements.
+    only_synchronises: bool,
 }
 
 impl Program {
-    /// The program of a tile.
+    /// Whether no other rank accesses the caller's buffers, and no code of the caller runs.
+    pub(crate) fn is_private(&self) -> bool {
+        self.packets.is_some() || self.only_synchronises
+    }
+
+    /// What is done in a tile.
     #[inline]
     pub(crate) fn tile(&self, tile: usize) -> &Tile {
         let last = self.compiled.len() - 1;
@@ -258,7 +215,7 @@ impl Compiler<'_> {
     /// The program for blocks of these lengths.
     pub(crate) fn compile(&self, shape: Shape) -> Result<Program, Unfit> {
         let element_bytes = shape.element_bytes;
-        let cut = self.layout.cut(self.plan, shape.count, element_bytes).ok_or(Unfit::Element)?;
+        let cut = self.blocks(&shape)?.longest();
         let tiles = cut.tiles();
         let tile_bytes = if tiles > 1 { cut.range(1, 0).start * element_bytes } else { 0 };
         let wanted: Vec<usize> = match shape.uneven {
@@ -275,7 +232,9 @@ impl Compiler<'_> {
             [tile] if tiles == 1 => PacketStep::all_of(tile, self.rank),
             _ => None,
         };
-        Ok(Program { shape, element_bytes, tiles, tile_bytes, compiled, packets })
+        let mut steps = compiled.iter().flat_map(|tile| &tile.lanes).flatten();
+        let only_synchronises = steps.all(|step| step.op == Op::Sync);
+        Ok(Program { shape, element_bytes, tiles, tile_bytes, compiled, packets, only_synchronises })
     }
 
     /// Whether results bypass the caches.
@@ -312,7 +271,7 @@ impl Compiler<'_> {
         step: Step<u32>,
     ) -> Result<Instruction, Unfit> {
         let elements = match origin {
-            Some(Origin { rank, chunk }) => self.length(shape, tile, rank, chunk)?,
+            Some(origin) => self.blocks(shape)?.length(tile, origin).ok_or(Unfit::Length)?,
             None => 0,
         };
         let bytes = elements * shape.element_bytes;
@@ -440,35 +399,12 @@ impl Compiler<'_> {
             let stride = self.layout.scratch_stride / (self.plan.chunks.scratch as usize).max(1);
             return Ok(Address { base, offset: chunk as usize * stride, tiled: false });
         }
-        let per_block = self.plan.chunks_per_block();
-        let (block, index) = (chunk / per_block, (chunk % per_block) as usize);
-        let mut before = 0;
-        for earlier in 0..block {
-            before += self.block(shape, rank, buffer, earlier)?;
-        }
-        let cut = self.cut(shape, self.block(shape, rank, buffer, block)?)?;
-        // A block may have ended before the tile starts; nothing of it is touched then.
-        let within =
-            cut.range(tile, index).start.saturating_sub(tile * self.cut(shape, shape.count)?.tile_max());
-        Ok(Address { base, offset: (before + within) * shape.element_bytes, tiled: true })
+        let start = self.blocks(shape)?.start(tile, rank, buffer, chunk).ok_or(Unfit::Length)?;
+        Ok(Address { base, offset: start * shape.element_bytes, tiled: true })
     }
 
-    /// The elements of an input chunk of some rank in a tile.
-    fn length(&self, shape: &Shape, tile: usize, rank: u32, chunk: u32) -> Result<usize, Unfit> {
-        let per_block = self.plan.chunks_per_block();
-        let block = self.block(shape, rank, Buffer::Input, chunk / per_block)?;
-        Ok(self.cut(shape, block)?.range(tile, (chunk % per_block) as usize).len())
-    }
-
-    fn cut(&self, shape: &Shape, count: usize) -> Result<Cut, Unfit> {
-        self.layout.cut(self.plan, count, shape.element_bytes).ok_or(Unfit::Element)
-    }
-
-    /// The elements of a block, as far as this rank can know.
-    fn block(&self, shape: &Shape, rank: u32, buffer: Buffer, block: u32) -> Result<usize, Unfit> {
-        let Some(lengths) = &shape.uneven else { return Ok(shape.count) };
-        let (collective, ranks) = (&self.plan.collective, self.plan.ranks);
-        lengths.of(collective, ranks, self.rank, (rank, buffer, block)).ok_or(Unfit::Length)
+    fn blocks<'a>(&'a self, shape: &'a Shape) -> Result<Blocks<'a>, Unfit> {
+        self.layout.blocks(self.plan, self.rank, shape).ok_or(Unfit::Element)
     }
 
     /// This rank's end of a FIFO.

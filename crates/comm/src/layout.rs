@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use weftlink_plan::plan::{Input, Output, Protocol};
-use weftlink_plan::{Cut, Verified};
+use weftlink_plan::{Blocks, Shape, Verified};
 
 use crate::transport::{FifoPlace, LINE, PACKET_BYTES, PACKET_LINES, Transport};
 
@@ -124,15 +124,15 @@ impl Layout {
         Self { counters, fifos: numbers, new_fifos, scratch, scratch_stride, chunk_bytes_max, bytes }
     }
 
-    /// How a block is cut for this plan; nothing if not even one element fits into a message.
-    pub(crate) fn cut(&self, plan: &Verified, count: usize, element_bytes: usize) -> Option<Cut> {
-        let chunks = plan.chunks_per_block();
-        let granule = LINE / common_divisor(LINE, element_bytes);
-        let Some(bytes_max) = self.chunk_bytes_max else { return Some(Cut::whole(count, chunks, granule)) };
-        let fitting = bytes_max / element_bytes;
+    /// Where the plan's chunks lie in a call; nothing if not even one element fits into a message.
+    pub(crate) fn blocks<'a>(&self, plan: &'a Verified, rank: u32, shape: &'a Shape) -> Option<Blocks<'a>> {
+        let granule = LINE / common_divisor(LINE, shape.element_bytes);
+        let whole = Blocks { plan, rank, shape, granule, chunk_max: None };
+        let Some(bytes_max) = self.chunk_bytes_max else { return Some(whole) };
+        let fitting = bytes_max / shape.element_bytes;
         // Elements of odd sizes whose lines end together only after a whole message are cut anywhere.
         let granule = if granule <= fitting { granule } else { 1 };
-        (fitting > 0).then(|| Cut::new(count, chunks, granule, fitting / granule * granule))
+        (fitting > 0).then(|| Blocks { granule, chunk_max: Some(fitting / granule * granule), ..whole })
     }
 }
 
@@ -180,7 +180,7 @@ fn keys_of(plan: &Verified) -> std::collections::BTreeSet<(u32, u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weftlink_plan::{Algorithm, Collective, verify};
+    use weftlink_plan::{Algorithm, Aliasing, Collective, verify};
 
     #[test]
     fn nothing_overlaps() {
@@ -252,13 +252,15 @@ mod tests {
     fn elements_of_any_size_are_cut() {
         let plan = verify(Algorithm::Ring.plan(2, 1)).unwrap();
         let layout = Layout::new(&plan, &mut Fifos::default(), &[0; 2], 0);
+        let shape =
+            |count, element_bytes| Shape { aliasing: Aliasing::InPlace, element_bytes, count, uneven: None };
         for bytes in [1, 2, 3, 4, 12, 16, 100, 4096, 60_001] {
-            let cut = layout.cut(&plan, 1000, bytes).unwrap();
+            let cut = layout.blocks(&plan, 0, &shape(1000, bytes)).unwrap().longest();
             let all: usize =
                 (0..cut.tiles()).flat_map(|tile| (0..2).map(move |chunk| cut.range(tile, chunk).len())).sum();
             assert_eq!(all, 1000);
             assert!(cut.range(0, 0).len() * bytes <= MESSAGE_BYTES_MAX);
         }
-        assert_eq!(layout.cut(&plan, 1, MESSAGE_BYTES_MAX + 1), None);
+        assert!(layout.blocks(&plan, 0, &shape(1, MESSAGE_BYTES_MAX + 1)).is_none());
     }
 }

@@ -79,6 +79,19 @@ vector! {
     load: |from| _mm256_loadu_ps(from),
     load_part: |from, lanes| _mm256_maskload_ps(from, mask(lanes, 8)),
     add: |left, right| _mm256_add_ps(left, right),
+    canonical: |registers| {
+        let mut unordered = _mm256_setzero_ps();
+        for pair in registers.chunks(2) {
+            let either = _mm256_cmp_ps::<_CMP_UNORD_Q>(pair[0], pair[pair.len() - 1]);
+            unordered = _mm256_or_ps(unordered, either);
+        }
+        if _mm256_movemask_ps(unordered) != 0 {
+            for register in registers {
+                let is_nan = _mm256_cmp_ps::<_CMP_UNORD_Q>(*register, *register);
+                *register = _mm256_blendv_ps(*register, _mm256_set1_ps(f32::NAN), is_nan);
+            }
+        }
+    },
     store: |register, to| _mm256_storeu_ps(to, register),
     store_part: |register, to, lanes| _mm256_maskstore_ps(to, mask(lanes, 8), register),
     stream: |register, to| _mm256_stream_ps(to, register),
@@ -90,6 +103,19 @@ vector! {
     load: |from| _mm256_loadu_pd(from),
     load_part: |from, lanes| _mm256_maskload_pd(from, mask(lanes, 4)),
     add: |left, right| _mm256_add_pd(left, right),
+    canonical: |registers| {
+        let mut unordered = _mm256_setzero_pd();
+        for pair in registers.chunks(2) {
+            let either = _mm256_cmp_pd::<_CMP_UNORD_Q>(pair[0], pair[pair.len() - 1]);
+            unordered = _mm256_or_pd(unordered, either);
+        }
+        if _mm256_movemask_pd(unordered) != 0 {
+            for register in registers {
+                let is_nan = _mm256_cmp_pd::<_CMP_UNORD_Q>(*register, *register);
+                *register = _mm256_blendv_pd(*register, _mm256_set1_pd(f64::NAN), is_nan);
+            }
+        }
+    },
     store: |register, to| _mm256_storeu_pd(to, register),
     store_part: |register, to, lanes| _mm256_maskstore_pd(to, mask(lanes, 4), register),
     stream: |register, to| _mm256_stream_pd(to, register),
@@ -139,6 +165,19 @@ vector! {
         WideF16(_mm256_cvtph_ps(_mm_loadu_si128(part::<f16, 8>(from, lanes).as_ptr().cast())))
     },
     add: |left, right| WideF16(_mm256_add_ps(left.0, right.0)),
+    canonical: |registers| {
+        let mut unordered = _mm256_setzero_ps();
+        for pair in registers.chunks(2) {
+            let either = _mm256_cmp_ps::<_CMP_UNORD_Q>(pair[0].0, pair[pair.len() - 1].0);
+            unordered = _mm256_or_ps(unordered, either);
+        }
+        if _mm256_movemask_ps(unordered) != 0 {
+            for register in registers {
+                let is_nan = _mm256_cmp_ps::<_CMP_UNORD_Q>(register.0, register.0);
+                register.0 = _mm256_blendv_ps(register.0, _mm256_set1_ps(f32::NAN), is_nan);
+            }
+        }
+    },
     store: |register, to| _mm_storeu_si128(to.cast(), register.narrow()),
     store_part: |register, to, lanes| {
         let mut all = [0; 8];
@@ -176,7 +215,7 @@ impl WideBf16 {
         }
     }
 
-    /// Rounded to the upper halves. NaNs come from an addition and are quiet, so truncating them is safe.
+    /// Rounded to the upper halves, every NaN to the canonical one.
     ///
     /// # Safety
     /// The machine has AVX2.
@@ -187,8 +226,9 @@ impl WideBf16 {
             let bits = _mm256_castps_si256(wide);
             let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
             let half = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
-            let is_number = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_ORD_Q>(wide, wide));
-            _mm256_add_epi32(bits, _mm256_and_si256(half, is_number))
+            let rounded = _mm256_castsi256_ps(_mm256_add_epi32(bits, half));
+            let is_nan = _mm256_cmp_ps::<_CMP_UNORD_Q>(wide, wide);
+            _mm256_castps_si256(_mm256_blendv_ps(rounded, _mm256_set1_ps(f32::NAN), is_nan))
         }
     }
 }

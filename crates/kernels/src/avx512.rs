@@ -74,6 +74,18 @@ vector! {
     load: |from| _mm512_loadu_ps(from),
     load_part: |from, lanes| _mm512_maskz_loadu_ps(mask(lanes), from),
     add: |left, right| _mm512_add_ps(left, right),
+    canonical: |registers| {
+        let mut unordered = 0;
+        for pair in registers.chunks(2) {
+            unordered |= _mm512_cmpunord_ps_mask(pair[0], pair[pair.len() - 1]);
+        }
+        if unordered != 0 {
+            for register in registers {
+                let is_nan = _mm512_cmpunord_ps_mask(*register, *register);
+                *register = _mm512_mask_mov_ps(*register, is_nan, _mm512_set1_ps(f32::NAN));
+            }
+        }
+    },
     store: |register, to| _mm512_storeu_ps(to, register),
     store_part: |register, to, lanes| _mm512_mask_storeu_ps(to, mask(lanes), register),
     stream: |register, to| _mm512_stream_ps(to, register),
@@ -85,6 +97,18 @@ vector! {
     load: |from| _mm512_loadu_pd(from),
     load_part: |from, lanes| _mm512_maskz_loadu_pd(mask(lanes) as u8, from),
     add: |left, right| _mm512_add_pd(left, right),
+    canonical: |registers| {
+        let mut unordered = 0;
+        for pair in registers.chunks(2) {
+            unordered |= _mm512_cmpunord_pd_mask(pair[0], pair[pair.len() - 1]);
+        }
+        if unordered != 0 {
+            for register in registers {
+                let is_nan = _mm512_cmpunord_pd_mask(*register, *register);
+                *register = _mm512_mask_mov_pd(*register, is_nan, _mm512_set1_pd(f64::NAN));
+            }
+        }
+    },
     store: |register, to| _mm512_storeu_pd(to, register),
     store_part: |register, to, lanes| _mm512_mask_storeu_pd(to, mask(lanes) as u8, register),
     stream: |register, to| _mm512_stream_pd(to, register),
@@ -110,6 +134,18 @@ vector! {
     load: |from| WideF16(_mm512_cvtph_ps(_mm256_loadu_si256(from.cast()))),
     load_part: |from, lanes| WideF16(_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask(lanes), from.cast()))),
     add: |left, right| WideF16(_mm512_add_ps(left.0, right.0)),
+    canonical: |registers| {
+        let mut unordered = 0;
+        for pair in registers.chunks(2) {
+            unordered |= _mm512_cmpunord_ps_mask(pair[0].0, pair[pair.len() - 1].0);
+        }
+        if unordered != 0 {
+            for register in registers {
+                let is_nan = _mm512_cmpunord_ps_mask(register.0, register.0);
+                register.0 = _mm512_mask_mov_ps(register.0, is_nan, _mm512_set1_ps(f32::NAN));
+            }
+        }
+    },
     store: |register, to| _mm256_storeu_si256(to.cast(), register.narrow()),
     store_part: |register, to, lanes| _mm256_mask_storeu_epi16(to.cast(), mask(lanes), register.narrow()),
     stream: |register, to| _mm256_stream_si256(to.cast(), register.narrow()),
@@ -143,7 +179,7 @@ impl WideBf16 {
         }
     }
 
-    /// Rounded to the upper halves. NaNs come from an addition and are quiet, so truncating them is safe.
+    /// Rounded to the upper halves, every NaN to the canonical one.
     ///
     /// # Safety
     /// The machine has AVX-512F.
@@ -154,7 +190,8 @@ impl WideBf16 {
             let bits = _mm512_castps_si512(wide);
             let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
             let half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
-            _mm512_mask_add_epi32(bits, _mm512_cmpord_ps_mask(wide, wide), bits, half)
+            let nan = _mm512_set1_epi32(f32::NAN.to_bits() as i32);
+            _mm512_mask_add_epi32(nan, _mm512_cmpord_ps_mask(wide, wide), bits, half)
         }
     }
 }

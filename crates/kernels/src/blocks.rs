@@ -89,13 +89,13 @@ unsafe fn combine_block<T: Widen, O: Operation<T::Wide>>(
         for index in 0..count {
             let left = first.add(index).read_unaligned().widen();
             let right = second.add(index).read_unaligned().widen();
-            wide.add(index).write(O::apply(left, right));
+            wide.add(index).write(settled::<T>(O::apply(left, right)));
         }
         for source in rest {
             let source = source.add(at);
             for index in 0..count {
                 let right = source.add(index).read_unaligned().widen();
-                wide.add(index).write(O::apply(wide.add(index).read(), right));
+                wide.add(index).write(settled::<T>(O::apply(wide.add(index).read(), right)));
             }
         }
         if !T::IS_WIDE {
@@ -104,6 +104,12 @@ unsafe fn combine_block<T: Widen, O: Operation<T::Wide>>(
             }
         }
     }
+}
+
+/// A result of an operation. That of a wide type is narrowed at once, which only makes NaNs canonical.
+#[inline(always)]
+fn settled<T: Widen>(value: T::Wide) -> T::Wide {
+    if T::IS_WIDE { T::narrow(value).widen() } else { value }
 }
 
 /// Copies `count` results to all targets, from `at` on.
@@ -160,25 +166,8 @@ pub(super) unsafe fn map<T: Widen, M: Map<T>>(target: *mut u8, source: *const u8
                 let value = source.add(index).read_unaligned().widen();
                 results.add(index).write(T::narrow(M::apply(value, by)));
             }
-            if M::IS_RARE && std::ptr::eq(target, source.sub(at)) && are_same(results, source, count) {
-                continue;
-            }
             store(results, &[target], at, count);
         }
-    }
-}
-
-/// Whether `count` elements are the same, byte by byte.
-///
-/// # Safety
-/// Both are valid for reads of `count` elements.
-#[inline(always)]
-unsafe fn are_same<T>(one: *const T, other: *const T, count: usize) -> bool {
-    let bytes = count * size_of::<T>();
-    // SAFETY: The caller's promise; elements have no padding.
-    unsafe {
-        let bytes = |of: *const T| std::slice::from_raw_parts(of.cast::<u8>(), bytes);
-        bytes(one) == bytes(other)
     }
 }
 
@@ -208,7 +197,12 @@ pub(super) unsafe fn scalar<T: Widen, O: Operation<T::Wide>>(
         (targets, [first, rest @ ..]) => {
             for at in 0..len {
                 let values = rest.iter().map(|source| value(source, at));
-                let result = T::narrow(values.fold(value(first, at), O::apply));
+                let result = if rest.is_empty() {
+                    // SAFETY: The caller's promise.
+                    unsafe { first.cast::<T>().add(at).read_unaligned() }
+                } else {
+                    T::narrow(values.fold(value(first, at), O::apply))
+                };
                 for target in targets {
                     // SAFETY: The caller's promise.
                     unsafe { target.cast::<T>().add(at).write_unaligned(result) };

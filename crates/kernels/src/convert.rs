@@ -2,6 +2,8 @@
 //!
 //! Narrow floats widen to f32 and narrow to nearest, ties to even, without branches, so that the compiler vectorises loops over them.
 //! No multiplication has a subnormal f32 operand: processors take a hundred times as long for those.
+//!
+//! Narrowing replaces every NaN with the type's canonical one, also where the type is its own wide type.
 
 use weftlink_plan::element::{Complex, F8E4m3, F8E5m2, bf16, f16};
 
@@ -19,7 +21,7 @@ pub(super) trait Widen: Copy + 'static {
 }
 
 macro_rules! identity {
-    ($($type:ty),*) => {$(
+    ($($type:ty: |$wide:ident| $narrow:expr;)*) => {$(
         impl Widen for $type {
             type Wide = Self;
             const IS_WIDE: bool = true;
@@ -30,14 +32,27 @@ macro_rules! identity {
             }
 
             #[inline(always)]
-            fn narrow(wide: Self) -> Self {
-                wide
+            fn narrow($wide: Self) -> Self {
+                $narrow
             }
         }
     )*};
 }
 
-identity!(i8, u8, i16, u16, i32, u32, i64, u64, f32, f64, Complex<f32>, Complex<f64>);
+identity! {
+    i8: |wide| wide;
+    u8: |wide| wide;
+    i16: |wide| wide;
+    u16: |wide| wide;
+    i32: |wide| wide;
+    u32: |wide| wide;
+    i64: |wide| wide;
+    u64: |wide| wide;
+    f32: |wide| if wide.is_nan() { f32::NAN } else { wide };
+    f64: |wide| if wide.is_nan() { f64::NAN } else { wide };
+    Complex<f32>: |wide| Complex::new(f32::narrow(wide.re), f32::narrow(wide.im));
+    Complex<f64>: |wide| Complex::new(f64::narrow(wide.re), f64::narrow(wide.im));
+}
 
 const INFINITE: u32 = f32::INFINITY.to_bits();
 
@@ -86,9 +101,12 @@ macro_rules! narrow_floats {
             #[inline(always)]
             fn narrow(wide: f32) -> Self {
                 const SIGN: u32 = 1 << 31;
+                /// The largest pattern that is not NaN.
+                const NUMBERS: u32 = if $overflow == $nan { $last } else { $overflow };
                 let bits = wide.to_bits();
                 let magnitude = narrowed::<$mantissa, $bias, $overflow, $nan>(bits & !SIGN);
-                Self::from_bits((magnitude | (bits & SIGN) >> (32 - <$bits>::BITS)) as $bits)
+                let number = magnitude | (bits & SIGN) >> (32 - <$bits>::BITS);
+                Self::from_bits(if magnitude > NUMBERS { $nan } else { number } as $bits)
             }
         }
     )*};
@@ -114,7 +132,6 @@ impl Widen for bf16 {
         let bits = wide.to_bits();
         let odd = (bits >> 16) & 1;
         let rounded = bits.wrapping_add(0x7fff + odd) >> 16;
-        let nan = bits >> 16 | 0x7fc0;
-        Self::from_bits(if wide.is_nan() { nan } else { rounded } as u16)
+        Self::from_bits(if wide.is_nan() { 0x7fc0 } else { rounded } as u16)
     }
 }

@@ -1,8 +1,8 @@
 //! Reductions and copies of arrays, vectorised for each instruction set.
 //!
 //! A kernel combines k sources, element by element, into m targets: `(s0 + s1) + s2 ...`, always in this order and never fused or
-//! reassociated, so that every instruction set produces the same bits as the reference (`weftlink_plan::Reducer`). With one source, the
-//! kernel is a copy to all targets. [`Kernels::detect`] picks the instruction set once; each later call goes through a function pointer.
+//! reassociated, so that every instruction set produces the same bits as the reference (`weftlink_plan::Reducer`), NaNs included: every
+//! result that is NaN is the canonical one. With one source, the kernel is a copy to all targets. [`Kernels::detect`] picks the instruction set once; each later call goes through a function pointer.
 //!
 //! Structure: conversions and operations on one element are branch-free scalar Rust (`convert.rs`, `operations.rs`). The loops over
 //! elements are written once (`blocks.rs`, `copy.rs`) and compiled for each instruction set (`avx512.rs`, `avx2.rs`, `neon.rs`, and the
@@ -44,7 +44,6 @@ pub struct Kernels {
     copy: Kernel,
     reduction: fn(DataType, Reduction) -> Option<Kernel>,
     finish: fn(DataType, Reduction) -> Option<Finish>,
-    canonicalize_nans: fn(DataType, Reduction) -> Option<Finish>,
     scale: fn(DataType) -> Option<Scale>,
 }
 
@@ -106,7 +105,6 @@ impl Kernels {
             copy: table::copy::<S>(),
             reduction: table::reduction::<S>,
             finish: table::finish::<S>,
-            canonicalize_nans: table::canonicalize_nans::<S>,
             scale: table::scale::<S>,
         }
     }
@@ -133,13 +131,6 @@ impl Kernels {
     /// inputs that a logical operation only copied into 1 or 0. `None` if the reduction needs no such pass.
     pub fn finish(&self, data_type: DataType, reduction: Reduction) -> Option<Finish> {
         (self.finish)(data_type, reduction)
-    }
-
-    /// The pass that makes a result's bits independent of the machine: it replaces every NaN with the canonical one, since
-    /// processors and compilers differ in the NaNs that sums and products produce. `None` if the result has no NaN or always
-    /// the same one.
-    pub fn canonicalize_nans(&self, data_type: DataType, reduction: Reduction) -> Option<Finish> {
-        (self.canonicalize_nans)(data_type, reduction)
     }
 
     /// Scales a rank's input for a pre-multiplied sum: the target, which may be the source, gets the source times the factor (one

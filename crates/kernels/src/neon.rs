@@ -69,6 +69,12 @@ vector! {
     load: |from| vld1q_f32(from),
     load_part: |from, lanes| vld1q_f32(part::<f32, 4>(from, lanes, 0.0).as_ptr()),
     add: |left, right| vaddq_f32(left, right),
+    canonical: |registers| {
+        for register in registers {
+            let is_number = vceqq_f32(*register, *register);
+            *register = vbslq_f32(is_number, *register, vdupq_n_f32(f32::NAN));
+        }
+    },
     store: |register, to| vst1q_f32(to, register),
     store_part: |register, to, lanes| {
         let mut all = [0.0; 4];
@@ -84,6 +90,12 @@ vector! {
     load: |from| vld1q_f64(from),
     load_part: |from, lanes| vld1q_f64(part::<f64, 2>(from, lanes, 0.0).as_ptr()),
     add: |left, right| vaddq_f64(left, right),
+    canonical: |registers| {
+        for register in registers {
+            let is_number = vceqq_f64(*register, *register);
+            *register = vbslq_f64(is_number, *register, vdupq_n_f64(f64::NAN));
+        }
+    },
     store: |register, to| vst1q_f64(to, register),
     store_part: |register, to, lanes| {
         let mut all = [0.0; 2];
@@ -121,6 +133,12 @@ vector! {
     load: |from| WideF16::widen(from.cast()),
     load_part: |from, lanes| WideF16::widen(part::<u16, 4>(from.cast(), lanes, 0).as_ptr()),
     add: |left, right| WideF16(vaddq_f32(left.0, right.0)),
+    canonical: |registers| {
+        for register in registers {
+            let is_number = vceqq_f32(register.0, register.0);
+            register.0 = vbslq_f32(is_number, register.0, vdupq_n_f32(f32::NAN));
+        }
+    },
     store: |register, to| register.narrow(to.cast()),
     store_part: |register, to, lanes| {
         let mut all = [0; 4];

@@ -15,9 +15,6 @@ pub(super) trait Operation<W>: 'static {
 pub(super) trait Map<T: Widen>: 'static {
     type By: Copy;
 
-    /// Whether most elements stay unchanged, so that comparing before writing is faster.
-    const IS_RARE: bool = false;
-
     fn apply(value: T::Wide, by: Self::By) -> T::Wide;
 }
 
@@ -127,35 +124,8 @@ macro_rules! floats {
                 value / by as $type
             }
         }
-
-        impl<T: Widen<Wide = $type>> Map<T> for CanonicalNan<$type> {
-            type By = u32;
-            const IS_RARE: bool = true;
-
-            #[inline(always)]
-            fn apply(value: $type, _: u32) -> $type {
-                if value.is_nan() { $type::NAN } else { value }
-            }
-        }
-
-        impl Map<Complex<$type>> for CanonicalNanParts {
-            type By = u32;
-            const IS_RARE: bool = true;
-
-            #[inline(always)]
-            fn apply(value: Complex<$type>, _: u32) -> Complex<$type> {
-                let one = |part: $type| if part.is_nan() { $type::NAN } else { part };
-                Complex::new(one(value.re), one(value.im))
-            }
-        }
     )*};
 }
-
-/// Replaces every NaN with the canonical one, also in floats narrower than `W`.
-pub(super) struct CanonicalNan<W>(std::marker::PhantomData<W>);
-
-/// The same for both parts of a complex number.
-pub(super) struct CanonicalNanParts;
 
 /// Division of floats, also of those narrower than `W`.
 pub(super) struct DivideFloat<W>(std::marker::PhantomData<W>);

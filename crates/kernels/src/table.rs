@@ -10,8 +10,8 @@ use super::Kernel;
 use super::convert::Widen;
 use super::copy::Copies;
 use super::operations::{
-    BitAnd, BitOr, BitXor, CanonicalNan, CanonicalNanParts, Divide, DivideFloat, LogicalAnd, LogicalOr,
-    LogicalXor, Maximum, Minimum, NonZero, Operation, Product, Scale as Scaling, Sum,
+    BitAnd, BitOr, BitXor, Divide, DivideFloat, LogicalAnd, LogicalOr, LogicalXor, Maximum, Minimum, NonZero,
+    Operation, Product, Scale as Scaling, Sum,
 };
 use super::set::{Combine, Finish, Scale, Set};
 
@@ -155,25 +155,6 @@ pub(super) fn finish<S: Set>(data_type: DataType, reduction: Reduction) -> Optio
         D::Complex64 => S::finish::<Complex<f32>, Divide>(),
         D::Complex128 => S::finish::<Complex<f64>, Divide>(),
         D::Bool => return None,
-    })
-}
-
-pub(super) fn canonicalize_nans<S: Set>(data_type: DataType, reduction: Reduction) -> Option<Finish> {
-    use DataType as D;
-    use Reduction::{Average, PremultipliedSum, Product, Sum};
-    if !matches!(reduction, Sum | Product | Average | PremultipliedSum) {
-        return None;
-    }
-    Some(match data_type {
-        D::F16 => S::finish::<f16, CanonicalNan<f32>>(),
-        D::Bf16 => S::finish::<bf16, CanonicalNan<f32>>(),
-        D::F32 => S::finish::<f32, CanonicalNan<f32>>(),
-        D::F64 => S::finish::<f64, CanonicalNan<f64>>(),
-        D::F8E4m3 => S::finish::<F8E4m3, CanonicalNan<f32>>(),
-        D::F8E5m2 => S::finish::<F8E5m2, CanonicalNan<f32>>(),
-        D::Complex64 => S::finish::<Complex<f32>, CanonicalNanParts>(),
-        D::Complex128 => S::finish::<Complex<f64>, CanonicalNanParts>(),
-        D::I8 | D::U8 | D::I16 | D::U16 | D::I32 | D::U32 | D::I64 | D::U64 | D::Bool => return None,
     })
 }
 

@@ -33,6 +33,13 @@ pub(super) unsafe trait Vector: Copy + 'static {
     /// The machine has the instruction set.
     unsafe fn add(self, right: Self) -> Self;
 
+    /// Replaces every NaN with the canonical one. Absent where storing does so.
+    ///
+    /// # Safety
+    /// The machine has the instruction set.
+    #[inline(always)]
+    unsafe fn canonical<const N: usize>(_: &mut [Self; N]) {}
+
     /// Writes `LANES` elements.
     ///
     /// # Safety
@@ -62,6 +69,7 @@ macro_rules! vector {
         load: |$load_from:ident| $load:expr,
         load_part: |$part_from:ident, $part_lanes:ident| $load_part:expr,
         add: |$left:ident, $right:ident| $add:expr,
+        $(canonical: |$registers:ident| $canonical:expr,)?
         store: |$store:ident, $store_to:ident| $stored:expr,
         store_part: |$part:ident, $part_to:ident, $part_stored:ident| $stored_part:expr,
         stream: |$stream:ident, $stream_to:ident| $streamed:expr,
@@ -91,6 +99,12 @@ macro_rules! vector {
                 // SAFETY: The caller's promise.
                 unsafe { $add }
             }
+
+            $(#[inline(always)]
+            unsafe fn canonical<const N: usize>($registers: &mut [Self; N]) {
+                // SAFETY: The caller's promise.
+                unsafe { $canonical }
+            })?
 
             #[inline(always)]
             unsafe fn store(self, $store_to: *mut $element) {

@@ -48,7 +48,7 @@ const fn alike(knob: Knob) -> Knob {
 }
 
 /// Every setting there is.
-pub const KNOBS: [Knob; 19] = [
+pub const KNOBS: [Knob; 20] = [
     alike(knob(
         "WEFT_RENDEZVOUS",
         "host:port or host:port-port",
@@ -136,6 +136,12 @@ pub const KNOBS: [Knob; 19] = [
         "none",
         "file for counters in the text format of Prometheus, replaced every five seconds; %r is the rank, %p the process",
     ),
+    knob(
+        "WEFT_CACHE",
+        PATH,
+        "~/.cache/weft",
+        "folder for compiled GPU kernels, at most 256 MiB; other users must not be able to write it; the default is $XDG_CACHE_HOME/weft where that is set",
+    ),
 ];
 
 /// Variables of this project's own tests, not misspelt settings.
@@ -185,6 +191,8 @@ pub struct Knobs {
     pub record_dir: Option<PathBuf>,
     /// `WEFT_METRICS`, without `file:`.
     pub metrics: Option<PathBuf>,
+    /// `WEFT_CACHE`.
+    pub cache: Option<PathBuf>,
     /// The variables that are set, with secrets hidden.
     given: Vec<(&'static str, String)>,
 }
@@ -258,6 +266,7 @@ impl Knobs {
             record: reader.text("WEFT_RECORD", |text| parse::number(text, 16, 1 << 16))?.unwrap_or(1024),
             record_dir: reader.path("WEFT_RECORD_DIR"),
             metrics: reader.text("WEFT_METRICS", parse::file)?,
+            cache: reader.path("WEFT_CACHE"),
             given: std::mem::take(&mut reader.given),
         })
     }
@@ -385,7 +394,8 @@ mod tests {
     #[test]
     fn defaults_are_as_the_table_says() {
         let unset = format!("{:?}", Knobs::from(|_| None).unwrap());
-        for knob in KNOBS.iter().filter(|knob| !["none", "any", "standard error"].contains(&knob.default)) {
+        let in_words = ["none", "any", "standard error", "~/.cache/weft"];
+        for knob in KNOBS.iter().filter(|knob| !in_words.contains(&knob.default)) {
             let mut said = with(knob.name, knob.default).unwrap();
             assert_eq!(said.given().collect::<Vec<_>>(), [format!("{}={}", knob.name, knob.default)]);
             said.given.clear();

@@ -7,6 +7,7 @@
 
 mod affine;
 pub mod algorithms;
+mod blocks;
 mod buffer;
 mod builder;
 pub mod choose;
@@ -42,6 +43,7 @@ pub mod wiring;
 pub use affine::Affine;
 pub use algorithms::Algorithm;
 pub use algorithms::header::{Cost, Header, Work};
+pub use blocks::{Blocks, Lengths, Shape};
 pub use choose::choose;
 pub use collective::Collective;
 pub use cut::Cut;

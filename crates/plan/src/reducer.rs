@@ -53,7 +53,8 @@ impl<'a, T: Element + 'a> Reducer<'a, T> {
         let two = two.ok_or_else(|| format!("{reduction} is not defined for {}", T::TYPE))?;
         let combine = move |first: T, others: &mut dyn Iterator<Item = T>| match others.next() {
             Some(second) => {
-                T::narrow(others.fold(two(first.widen(), second.widen()), |sum, next| two(sum, next.widen())))
+                let sum = others.fold(two(first.widen(), second.widen()), |sum, next| two(sum, next.widen()));
+                T::narrow(sum).canonical()
             }
             None => first,
         };

@@ -4,14 +4,15 @@
 //! **Results are defined bit by bit**, so that executors can be compared with the oracle:
 //!
 //! - Sums and products of integers wrap around. An average of integers is the wrapped sum divided, rounded towards zero.
+//! - **Every NaN that a step, a factor or an average produces is the type's canonical one**: positive, quiet, without payload
+//!   ([`Element::canonical`](crate::element::Element::canonical)). Processors and compilers differ in the NaNs of sums and products.
 //! - Minimum and maximum of floats are those of IEEE 754-2019: -0 is less than +0, and if either operand is NaN the result is
-//!   `NAN`, always the same one. So they do not depend on the order. Sums do, in the last bit and in which NaN they give;
-//!   all ranks still hold the same bits, because a verified plan combines in one order everywhere.
+//!   NaN. So they do not depend on the order. Sums do, in the last bit; all ranks still hold the same bits, because a verified
+//!   plan combines in one order everywhere. The sign of a zero sum is that of IEEE 754: +0, unless all summands are -0.
 //! - Floats narrower than f32 (f16, bf16, fp8) are combined in f32 within a step: each input is widened, and the result is
 //!   narrowed once, to nearest and ties to even. Between steps a partial result has its own type. Overflow gives an
 //!   infinity, or NaN in f8e4m3, which has none. An average is divided in f32, and narrowed again.
-//! - A step with one input copies it, bit by bit.
-//! - If a sum or product is NaN, its sign and payload are unspecified. All other bits are specified.
+//! - A step with one input copies it, bit by bit, NaNs too.
 //! - A complex product is `(ac - bd) + (ad + bc)i`, each operation rounded. An average divides both parts.
 //! - Logical operations take everything but zero for true and give 1 or 0, on a single rank too.
 //!

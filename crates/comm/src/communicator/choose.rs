@@ -24,7 +24,7 @@ use crate::symmetric::Reached;
 #[derive(Clone, Copy)]
 pub(super) struct Chosen {
     pub(super) engine: usize,
-    /// Whether the call repeats the last one, which used only packets.
+    /// Whether the call repeats the last one, whose buffers no other rank accessed.
     pub(super) is_again: bool,
     /// Whether ranks had to compare headers to learn whether all buffers are symmetric.
     pub(super) is_symmetric: bool,
@@ -41,7 +41,7 @@ impl Communicator {
         arithmetic: &Arithmetic<'_>,
         longest: Option<usize>,
     ) -> Result<Chosen, Error> {
-        if let Some(engine) = self.current.packets
+        if let Some(engine) = self.current.private
             && request.buffers.owner == ORDINARY
         {
             return Ok(Chosen { engine, is_again: true, is_symmetric: false });

@@ -24,12 +24,10 @@ pub(super) struct Current {
     collective: Option<Collective>,
     /// Whether a call with the same fingerprint is the same.
     repeatable: bool,
-    /// The engine, if the call has run and used nothing but packets.
-    pub(super) packets: Option<usize>,
-    /// The finishing passes over the result.
-    pub(super) finishing: [Option<Finish>; 2],
-    /// Whether there are any.
-    pub(super) finishes: bool,
+    /// The engine, if the call has run and no other rank accesses its buffers.
+    pub(super) private: Option<usize>,
+    /// The finishing pass over the result, if it needs one.
+    pub(super) finishing: Option<Finish>,
     /// Offsets of this rank's blocks in the buffers, in bytes; `None` if it has no block.
     shifts: (Option<usize>, Option<usize>),
     kernel: Option<Kernel>,
@@ -114,7 +112,7 @@ impl Current {
         let request = CallArgs::new(&Collective::Barrier, none);
         let fitted = Fitted::nothing(shape);
         let header = Header::allocating(weftlink_recorder::header::CallKind::Load, 0, 0, (None, 1));
-        let mut none = Self::new(&request, fitted, &Arithmetic::None, header, (0, 0), [None; 2]);
+        let mut none = Self::new(&request, fitted, &Arithmetic::None, header, (0, 0), None);
         none.repeatable = false;
         none
     }
@@ -125,7 +123,7 @@ impl Current {
         arithmetic: &Arithmetic<'_>,
         header: Header,
         engines: (usize, usize),
-        finishing: [Option<Finish>; 2],
+        finishing: Option<Finish>,
     ) -> Self {
         let kernel = match arithmetic {
             Arithmetic::Kernel(kernel) => Some(*kernel),
@@ -136,9 +134,8 @@ impl Current {
         Self {
             fingerprint: Fingerprint::of(request),
             collective: has_more(request.collective).then(|| request.collective.clone()),
-            packets: None,
+            private: None,
             finishing,
-            finishes: finishing.iter().any(Option::is_some),
             repeatable: request.counts.is_none() && is_plain(request.operation.as_ref()),
             shifts: (
                 shift(request.buffers.input, fitted.input),

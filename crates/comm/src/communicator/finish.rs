@@ -1,4 +1,4 @@
-//! The end of a successful call: finishing passes over its result, the recorder, and what the next call reuses.
+//! The end of a successful call: the finishing pass over its result, the recorder, and what the next call reuses.
 
 // Kernels take addresses.
 #![allow(unsafe_code)]
@@ -21,44 +21,35 @@ impl Communicator {
             return;
         }
         // Ranks that have to compare headers do so in every call.
-        let is_plain = !chosen.is_symmetric && self.engines[chosen.engine].is_of_packets();
-        self.current.packets = is_plain.then_some(chosen.engine);
+        let is_private = !chosen.is_symmetric && self.engines[chosen.engine].is_private();
+        self.current.private = is_private.then_some(chosen.engine);
         self.shared.recorder.end_timed();
     }
 
-    /// The finishing passes of a call.
-    pub(super) fn finishing(
-        &self,
-        request: &CallArgs<'_>,
-        data_type: Option<DataType>,
-    ) -> [Option<Finish>; 2] {
-        let (Some(operation), Some(data_type)) = (request.operation, data_type) else { return [None; 2] };
-        let (kernels, reduction) = (&self.shared.kernels, operation.reduction);
-        let settle =
-            if self.options.deterministic { kernels.canonicalize_nans(data_type, reduction) } else { None };
-        [kernels.finish(data_type, reduction), settle]
+    /// The finishing pass of a call.
+    pub(super) fn finishing(&self, request: &CallArgs<'_>, data_type: Option<DataType>) -> Option<Finish> {
+        self.shared.kernels.finish(data_type?, request.operation?.reduction)
     }
 }
 
-/// Runs the finishing passes over the result, which is this rank's alone: they divide an average and normalise NaNs.
+/// Runs the finishing pass over the result, which is this rank's alone: it divides an average, and turns the result of a logical operation into
+/// 1 or 0.
 #[inline]
 pub(super) fn finish_result(current: &Current, collective: &Collective, of: (usize, usize)) {
-    if current.finishes {
-        complete(current, collective, of);
+    if let Some(finish) = current.finishing {
+        complete(finish, current, collective, of);
     }
 }
 
 #[cold]
-fn complete(current: &Current, collective: &Collective, (rank, size): (usize, usize)) {
+fn complete(finish: Finish, current: &Current, collective: &Collective, (rank, size): (usize, usize)) {
     let fitted = &current.fitted;
     if let Some(Promise::Reduction { block, below }) = collective.promise(rank as u32, size as u32, 0) {
         let length = match &fitted.shape.uneven {
             Some(lengths) => lengths.input.get(block as usize).copied().unwrap_or(0),
             None => fitted.shape.count,
         };
-        for finish in current.finishing.iter().flatten() {
-            // SAFETY: the output is one block of `length` elements, as `fit` checked, and the call is over.
-            unsafe { finish(fitted.output, length, below) };
-        }
+        // SAFETY: the output is one block of `length` elements, as `fit` checked, and the call is over.
+        unsafe { finish(fitted.output, length, below) };
     }
 }

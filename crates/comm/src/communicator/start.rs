@@ -48,8 +48,7 @@ pub struct Options {
     /// Whether data between hosts is encrypted with the job's secret. If not, a checksum guards it against accidental changes.
     pub encrypt: bool,
     /// Whether the bits of a result depend on the inputs and the order of the ranks alone, and not on the plan, the kind of
-    /// memory, tiles or instruction sets. This excludes some plans, and adds a pass over the result that normalises NaNs. All ranks
-    /// must set the same. See `docs/determinism.md`.
+    /// memory, tiles or instruction sets. This excludes some plans. All ranks must set the same. See `docs/determinism.md`.
     pub deterministic: bool,
     /// The number of calls that the flight recorder keeps, rounded up to a power of two.
     pub record: u32,

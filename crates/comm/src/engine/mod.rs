@@ -81,7 +81,8 @@ impl Engine {
 
     /// How a block of this many elements is cut.
     pub(crate) fn cut(&self, count: usize, element_bytes: usize) -> Option<Cut> {
-        self.layout.cut(&self.plan, count, element_bytes)
+        let shape = Shape { aliasing: Aliasing::InPlace, element_bytes, count, uneven: None };
+        self.layout.blocks(&self.plan, 0, &shape).map(|blocks| blocks.longest())
     }
 
     /// Selects the program for blocks of these lengths, and compiles it if need be.
@@ -93,10 +94,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether the call that was prepared last sends and receives packets and touches no memory but the caller's own.
+    /// Whether the call that was prepared last is one whose buffers no other rank accesses; see [`Program::is_private`].
     #[inline]
-    pub(crate) fn is_of_packets(&self) -> bool {
-        self.programs[self.current].packets.is_some()
+    pub(crate) fn is_private(&self) -> bool {
+        self.programs[self.current].is_private()
     }
 
     /// Runs a call to its end. The caller has announced it and prepared its shape.

@@ -15,7 +15,7 @@ use weftlink_comm::{
 use weftlink_plan::element::{Complex, F8E4m3, F8E5m2, bf16, f16};
 use weftlink_plan::interpret::{Event, Shape};
 use weftlink_plan::{Aliasing, Collective, Cut, DataType, Verified, verify};
-use weftlink_testkit::cases::values::{expected, factor, input, same};
+use weftlink_testkit::cases::values::{expected, factor, input};
 use weftlink_testkit::cases::{By, Case, Counts, Memory};
 use weftlink_testkit::ports::reserved_range;
 use weftlink_testkit::trace::replay;
@@ -383,7 +383,7 @@ pub(crate) fn oracle(case: &Case, outcome: &Outcome) -> (Vec<Vec<u8>>, Vec<Event
 
 /// Whether the output of a rank is that of the oracle.
 pub(crate) fn is_right(case: &Case, rank: usize, outcome: &Outcome) -> bool {
-    same(case, &outcome.output, &oracle(case, outcome).0[rank])
+    outcome.output == oracle(case, outcome).0[rank]
 }
 
 /// Compares the outputs and steps of all ranks with the interpreter.
@@ -398,7 +398,7 @@ pub(crate) fn check(case: &Case, outcomes: &[Outcome]) {
         let same_plan = outcome.plan.name == one.plan.name || !has_elements(case, rank);
         assert!(same_plan, "{case}: ranks use different plans");
         assert!(
-            same(case, &outcome.output, &outputs[rank as usize]),
+            outcome.output == outputs[rank as usize],
             "{case}: the output of rank {rank} differs from the oracle"
         );
         let event = |taken: &TracedStep| {

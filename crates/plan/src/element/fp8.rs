@@ -69,6 +69,9 @@ macro_rules! fp8 {
         pub struct $name(u8);
 
         impl $name {
+            /// The canonical NaN.
+            pub const NAN: Self = Self($format.nan);
+
             /// The number with these bits.
             pub const fn from_bits(bits: u8) -> Self {
                 Self(bits)

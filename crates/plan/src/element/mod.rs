@@ -38,6 +38,9 @@ pub trait Element: Copy + PartialEq + fmt::Debug + Send + Sync + 'static {
 
     /// A sum divided by the number of summands.
     fn divided(self, by: u32) -> Self;
+
+    /// The same element, except that every NaN becomes the type's canonical one: positive, quiet, without payload.
+    fn canonical(self) -> Self;
 }
 
 /// Combines two elements, the left one first.
@@ -88,6 +91,10 @@ macro_rules! integers {
             fn divided(self, by: u32) -> Self {
                 (i128::from(self) / i128::from(by)) as Self
             }
+
+            fn canonical(self) -> Self {
+                self
+            }
         }
     )*};
 }
@@ -124,7 +131,11 @@ macro_rules! floats {
             }
 
             fn divided(self, by: u32) -> Self {
-                self / by as Self
+                (self / by as Self).canonical()
+            }
+
+            fn canonical(self) -> Self {
+                if self.is_nan() { Self::NAN } else { self }
             }
         }
     )*};
@@ -155,7 +166,11 @@ macro_rules! narrow_floats {
             }
 
             fn divided(self, by: u32) -> Self {
-                Self::narrow(self.widen().divided(by))
+                Self::narrow(self.widen().divided(by)).canonical()
+            }
+
+            fn canonical(self) -> Self {
+                if self.is_nan() { Self::NAN } else { self }
             }
         }
     )*};
@@ -185,6 +200,10 @@ macro_rules! complex {
             fn divided(self, by: u32) -> Self {
                 Self::new(self.re.divided(by), self.im.divided(by))
             }
+
+            fn canonical(self) -> Self {
+                Self::new(self.re.canonical(), self.im.canonical())
+            }
         }
     )*};
 }
@@ -208,6 +227,10 @@ impl Element for bool {
     }
 
     fn divided(self, _by: u32) -> Self {
+        self
+    }
+
+    fn canonical(self) -> Self {
         self
     }
 }
@@ -326,6 +349,42 @@ mod tests {
         assert_eq!(combine(Reduction::Maximum, bf16::from_bits(0xff81), bf16::ONE).to_bits(), 0x7fc0);
         assert_eq!(combine(Reduction::Maximum, F8E4m3::from_bits(0xff), F8E4m3::default()).to_bits(), 0x7f);
         assert_eq!(combine(Reduction::Maximum, F8E5m2::from_bits(0xfd), F8E5m2::default()).to_bits(), 0x7e);
+    }
+
+    #[test]
+    fn sums_and_products_have_one_nan() {
+        fn is_canonical<T: Element>(nans: &[T], number: T, is_nan: impl Fn(T) -> bool) {
+            for reduction in [Reduction::Sum, Reduction::Product] {
+                let reducer = Reducer::<T>::named(reduction).unwrap();
+                for &nan in nans {
+                    for found in [reducer.combine(nan, [number]), reducer.combine(number, [nan, number])] {
+                        assert!(is_nan(found), "{reduction} of {nan:?}");
+                    }
+                }
+            }
+            let average = Reducer::<T>::named(Reduction::Average).unwrap();
+            assert!(nans.iter().all(|&nan| is_nan(average.after(nan, 3))));
+        }
+        let all = [0x7c01, 0xfc01, 0x7e00, 0xfe00, 0xffff].map(f16::from_bits);
+        is_canonical(&all, f16::ONE, |found| found.to_bits() == 0x7e00);
+        is_canonical(&[0x7f81, 0xffc1].map(bf16::from_bits), bf16::ONE, |found| found.to_bits() == 0x7fc0);
+        let other = f32::from_bits(0xffc1_2345);
+        is_canonical(&[other, -f32::NAN], 1.0, |found| found.to_bits() == 0x7fc0_0000);
+        is_canonical(&[-f64::NAN], 1.0, |found| found.to_bits() == 0x7ff8_0000_0000_0000);
+        is_canonical(&[F8E4m3::from_bits(0xff)], F8E4m3::default(), |found| found.to_bits() == 0x7f);
+        is_canonical(&[0x7d, 0xff].map(F8E5m2::from_bits), F8E5m2::default(), |found| {
+            found.to_bits() == 0x7e
+        });
+        // An invalid operation, an overflow in the format without infinities, and one part of a complex number.
+        assert_eq!(
+            Reducer::named(Reduction::Sum).unwrap().combine(f32::INFINITY, [-f32::INFINITY]).to_bits(),
+            0x7fc0_0000
+        );
+        let least = F8E4m3::from_bits(0xfe);
+        assert_eq!(Reducer::named(Reduction::Sum).unwrap().combine(least, [least]).to_bits(), 0x7f);
+        let half_nan = Complex::new(other, -1.0);
+        let sum = Reducer::named(Reduction::Sum).unwrap().combine(half_nan, [half_nan]);
+        assert_eq!((sum.re.to_bits(), sum.im), (0x7fc0_0000, -2.0));
     }
 
     #[test]

@@ -1,0 +1,83 @@
+// Loads, stores, flags and clocks: the only file with instructions of the device. `host.h` has the same for a CPU.
+#define WEFT_DEVICE __device__ __forceinline__
+#define WEFT_COLD __device__ __noinline__
+#define WEFT_NO_UNROLL _Pragma("unroll 1")
+
+namespace weft {
+
+// `.gpu` where all ranks share the GPU, `.sys` otherwise.
+#ifdef WEFT_ONE_GPU
+#define WEFT_SCOPE "gpu"
+#else
+#define WEFT_SCOPE "sys"
+#endif
+
+WEFT_DEVICE u32 thread_index() { return threadIdx.x; }
+WEFT_DEVICE u32 thread_count() { return blockDim.x; }
+WEFT_DEVICE u32 block_index() { return blockIdx.x; }
+WEFT_DEVICE void barrier() { __syncthreads(); }
+
+WEFT_DEVICE u64 load_acquire(const u64* from) {
+    u64 value;
+    asm volatile("ld.acquire." WEFT_SCOPE ".global.u64 %0,[%1];" : "=l"(value) : "l"(from) : "memory");
+    return value;
+}
+WEFT_DEVICE void store_release(u64* to, u64 value) {
+    asm volatile("st.release." WEFT_SCOPE ".global.u64 [%0],%1;" ::"l"(to), "l"(value) : "memory");
+}
+WEFT_DEVICE u64 load_relaxed(const u64* from) {
+    u64 value;
+    asm volatile("ld.relaxed." WEFT_SCOPE ".global.u64 %0,[%1];" : "=l"(value) : "l"(from) : "memory");
+    return value;
+}
+WEFT_DEVICE void store_relaxed(u64* to, u64 value) {
+    asm volatile("st.relaxed." WEFT_SCOPE ".global.u64 [%0],%1;" ::"l"(to), "l"(value) : "memory");
+}
+// Words that the host or other GPUs write.
+WEFT_DEVICE u32 load_host(const u32* from) {
+    u32 value;
+    asm volatile("ld.relaxed.sys.global.u32 %0,[%1];" : "=r"(value) : "l"(from) : "memory");
+    return value;
+}
+WEFT_DEVICE void store_host(u32* to, u32 value) {
+    asm volatile("st.release.sys.global.u32 [%0],%1;" ::"l"(to), "r"(value) : "memory");
+}
+// Words of an entry. The loads that see them all are followed by `fence_acquire`.
+WEFT_DEVICE u64 load_entry(const u64* from) { return load_relaxed(from); }
+WEFT_DEVICE void store_entry(u64* to, u64 value) { store_relaxed(to, value); }
+WEFT_DEVICE u64 add_relaxed(u64* to, u64 value) { return atomicAdd(to, value); }
+// Orders what this block has written before, or what kernels before it have, with what it stores next; and loads likewise.
+WEFT_DEVICE void fence_release() { asm volatile("fence.acq_rel." WEFT_SCOPE ";" ::: "memory"); }
+WEFT_DEVICE void fence_acquire() { asm volatile("fence.acq_rel." WEFT_SCOPE ";" ::: "memory"); }
+
+// Two packets: 4 bytes and a flag each. Each is written and read whole.
+WEFT_DEVICE Words load_packets(const Words* from) {
+    Words v;
+    asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3},[%4];" : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3]) : "l"(from) : "memory");
+    return v;
+}
+WEFT_DEVICE void store_packets(Words* to, Words v) {
+    asm volatile("st.volatile.global.v4.u32 [%0],{%1,%2,%3,%4};" ::"l"(to), "r"(v.word[0]), "r"(v.word[1]), "r"(v.word[2]), "r"(v.word[3]) : "memory");
+}
+
+// Data that is used once.
+WEFT_DEVICE Words load_streamed(const Words* from) {
+    Words v;
+    asm volatile("ld.global.cs.v4.u32 {%0,%1,%2,%3},[%4];" : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3]) : "l"(from) : "memory");
+    return v;
+}
+WEFT_DEVICE void store_streamed(Words* to, Words v) {
+    asm volatile("st.global.cs.v4.u32 [%0],{%1,%2,%3,%4};" ::"l"(to), "r"(v.word[0]), "r"(v.word[1]), "r"(v.word[2]), "r"(v.word[3]) : "memory");
+}
+
+WEFT_DEVICE u64 cycles() { return clock64(); }
+WEFT_DEVICE u64 nanoseconds() {
+    u64 value;
+    asm volatile("mov.u64 %0,%globaltimer;" : "=l"(value));
+    return value;
+}
+WEFT_DEVICE void pause() {
+    asm volatile("nanosleep.u32 200;");
+}
+
+} // namespace weft

@@ -1,0 +1,355 @@
+//! Ranks on GPUs of one host: loads plans, shares their memory, and launches calls on streams.
+
+// Launches kernels with addresses.
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use weftlink_bootstrap::Bootstrap;
+use weftlink_plan::{Aliasing, DataType, Reduction, Shape, Verified};
+
+use crate::Error;
+use crate::driver::{
+    Allocation, Context, Device, DeviceAddress, DeviceBuffer, DeviceMemory, HandleKind, Launch, Mapping,
+    Parameters, PinnedMemory, Stream,
+};
+use crate::kernels::{Kernel, Kernels, THREADS_MAX};
+use crate::program::{Arenas, Compiler, Loops, Program, Spread};
+use crate::records::{self, CALL_BYTES};
+use crate::source::Specialisation;
+
+/// The most blocks of one lane.
+const SLICES_MAX: u32 = 132;
+/// What the ranks of a GPU read and write between two meetings: more, and they drift apart in address space.
+const TILE_BYTES: usize = 128 << 20;
+const REPORTS_MAX: usize = 1024;
+
+/// A communicator of ranks on GPUs.
+#[derive(Debug)]
+pub struct Communicator {
+    group: Bootstrap,
+    context: Context,
+    stream: Stream,
+    ranks_on_gpu: usize,
+    is_one_gpu: bool,
+    in_process: Vec<bool>,
+    kernels: Kernels,
+    plans: Vec<Loaded>,
+    host: HostMemory,
+    timeout: Duration,
+    calls: u32,
+}
+
+/// A loaded plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlanId(usize);
+
+#[derive(Debug)]
+struct Loaded {
+    compiler: Compiler,
+    arenas: Arenas,
+    programs: HashMap<Key, Prepared>,
+    _memory: Vec<Mapping>,
+}
+
+/// The arguments of a call, except its buffers.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    count: usize,
+    data_type: DataType,
+    reduction: Reduction,
+    aliasing: Aliasing,
+}
+
+/// A program that is ready to be launched.
+#[derive(Debug)]
+struct Prepared {
+    program: Program,
+    kernel: Kernel,
+    spread: Spread,
+    /// The program, if it is too long for the parameters.
+    in_memory: Option<DeviceMemory>,
+}
+
+/// Host memory of this rank that its kernels read and write: the abort word and the reports.
+#[derive(Debug)]
+struct HostMemory {
+    memory: PinnedMemory,
+}
+
+impl HostMemory {
+    fn new(context: &Context) -> Result<HostMemory, Error> {
+        let memory = PinnedMemory::new(context, 64 + REPORTS_MAX * size_of::<records::Report>())?;
+        // SAFETY: the memory has this many bytes and no kernel uses it yet.
+        unsafe { memory.host().write_bytes(0, memory.bytes()) };
+        Ok(HostMemory { memory })
+    }
+
+    fn abort_word(&self) -> &AtomicU32 {
+        // SAFETY: the memory begins with the word, is aligned to a page, and lives as long as `self`.
+        unsafe { AtomicU32::from_ptr(self.memory.host().cast()) }
+    }
+
+    fn reports(&self) -> Vec<records::Report> {
+        let first: *const records::Report = self.memory.host().wrapping_add(64).cast();
+        // SAFETY: the reports follow the abort word. A kernel may write one meanwhile; then it is read again by whoever needs it.
+        (0..REPORTS_MAX).map(|at| unsafe { first.add(at).read_volatile() }).collect()
+    }
+}
+
+impl Communicator {
+    /// Joins the ranks of a group on a GPU. All ranks call it.
+    pub fn new(mut group: Bootstrap, device: &Device, timeout: Duration) -> Result<Communicator, Error> {
+        let context = Context::primary(device)?;
+        let stream = Stream::new(&context)?;
+        let mut identity = process_token().to_le_bytes().to_vec();
+        identity.extend(device.uuid);
+        let all = exchange(&mut group, "GPUs", identity.clone(), timeout)?;
+        let in_process: Vec<bool> = all.iter().map(|other| other[..8] == identity[..8]).collect();
+        let ranks_on_gpu = all.iter().filter(|other| other[8..] == identity[8..]).count();
+        let host = HostMemory::new(&context)?;
+        Ok(Communicator {
+            is_one_gpu: ranks_on_gpu == all.len(),
+            group,
+            kernels: Kernels::new(&context),
+            context,
+            stream,
+            ranks_on_gpu,
+            in_process,
+            plans: Vec::new(),
+            host,
+            timeout,
+            calls: 0,
+        })
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.group.rank()
+    }
+
+    /// The context of its GPU.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Loads a plan: its memory is allocated and shared. All ranks call it with the same plan.
+    pub fn load(&mut self, plan: Verified) -> Result<PlanId, Error> {
+        let compiler = Compiler::new(plan, self.rank() as u32, SLICES_MAX);
+        let device = self.context.device().clone();
+        let granularity = device.granularity(HandleKind::PosixDescriptor)?.recommended;
+        let bytes = (compiler.arena.bytes as usize).next_multiple_of(granularity);
+        let own = Allocation::create(&device, bytes, HandleKind::PosixDescriptor)?;
+        let mapping = Mapping::new(&self.context, &[&own], &[&device])?;
+        mapping.fill(&self.stream, 0, bytes, 0)?;
+        self.stream.synchronize()?;
+        let addresses =
+            exchange(&mut self.group, "arenas", mapping.address().to_le_bytes().to_vec(), self.timeout)?;
+        let descriptor = own.export_descriptor()?;
+        let passed = self
+            .group
+            .pass_descriptors("arenas", std::os::fd::AsFd::as_fd(&descriptor), self.timeout)
+            .map_err(|why| Error::Group { why: why.to_string() })?;
+        let mut memory = vec![];
+        let mut arenas = Vec::new();
+        for (rank, (address, passed)) in std::iter::zip(&addresses, passed).enumerate() {
+            if rank == self.rank() {
+                arenas.push(mapping.address());
+            } else if self.in_process[rank] {
+                arenas.push(u64::from_le_bytes(address[..8].try_into().unwrap_or_default()));
+            } else {
+                let descriptor =
+                    passed.ok_or_else(|| Error::Group { why: format!("rank {rank} passed no memory") })?;
+                let peer = Allocation::import_descriptor(
+                    self.context.driver(),
+                    std::os::fd::AsFd::as_fd(&descriptor),
+                    bytes,
+                )?;
+                let mapped = Mapping::new(&self.context, &[&peer], &[&device])?;
+                arenas.push(mapped.address());
+                memory.push(mapped);
+            }
+        }
+        memory.push(mapping);
+        exchange(&mut self.group, "arenas are mapped", Vec::new(), self.timeout)?;
+        self.plans.push(Loaded {
+            compiler,
+            arenas: Arenas(arenas),
+            programs: HashMap::new(),
+            _memory: memory,
+        });
+        Ok(PlanId(self.plans.len() - 1))
+    }
+
+    /// Enqueues a call of a loaded plan on a stream.
+    ///
+    /// # Safety
+    /// The buffers are device memory of this rank's blocks, valid until the call has ended on the stream, for the other ranks too, whose
+    /// kernels access them.
+    pub unsafe fn run(
+        &mut self,
+        plan: PlanId,
+        stream: &Stream,
+        [input, output]: [DeviceAddress; 2],
+        count: usize,
+        data_type: DataType,
+        reduction: Reduction,
+    ) -> Result<(), Error> {
+        let key = self.prepare_call(plan, [input, output], count, data_type, reduction)?;
+        self.calls = self.calls.wrapping_add(1);
+        let loaded = &self.plans[plan.0];
+        let prepared = &loaded.programs[&key];
+        let reports = self.host.memory.device() + 64;
+        let header = records::CallHeader {
+            signature: signature(&key),
+            program: prepared.in_memory.as_ref().map_or(0, DeviceBuffer::address),
+            abort: self.host.memory.device(),
+            reports,
+            timeout_ns: self.timeout.as_nanos() as u64,
+            ..prepared.program.header
+        };
+        let mut call = [0_u8; CALL_BYTES];
+        let mut at = 0;
+        let mut push = |bytes: &[u8]| {
+            call[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+        };
+        push(bytemuck::bytes_of(&header));
+        let view = records::View { input, output };
+        (0..header.ranks).for_each(|_| push(bytemuck::bytes_of(&view)));
+        if prepared.in_memory.is_none() {
+            push(&prepared.program.bytes);
+        }
+        let launch = Launch {
+            blocks: header.lanes * header.slices,
+            threads: prepared.spread.threads,
+            shared_bytes: 0,
+            is_cooperative: false,
+        };
+        // SAFETY: the parameters are those of the kernel; the addresses are valid as the caller promises, and the communicator's own
+        // memory lives until it is dropped.
+        unsafe { prepared.kernel.function.launch(stream, launch, Parameters::Buffer(&call)) }
+    }
+
+    /// Compiles what a call needs, so that the call itself only launches.
+    pub fn prepare_call(
+        &mut self,
+        plan: PlanId,
+        [input, output]: [DeviceAddress; 2],
+        count: usize,
+        data_type: DataType,
+        reduction: Reduction,
+    ) -> Result<Key, Error> {
+        let aliasing = if input == output { Aliasing::InPlace } else { Aliasing::OutOfPlace };
+        let key = Key { count, data_type, reduction, aliasing };
+        if !self.plans[plan.0].programs.contains_key(&key) {
+            let prepared = self.prepare(plan, &key)?;
+            self.plans[plan.0].programs.insert(key.clone(), prepared);
+        }
+        Ok(key)
+    }
+
+    fn prepare(&mut self, plan: PlanId, key: &Key) -> Result<Prepared, Error> {
+        let loaded = &self.plans[plan.0];
+        let compiler = &loaded.compiler;
+        let spread = self.spread(compiler, key);
+        let shape = Shape {
+            aliasing: key.aliasing,
+            element_bytes: key.data_type.bytes(),
+            count: key.count,
+            uneven: None,
+        };
+        let program = compiler.compile(&shape, spread, &loaded.arenas, Loops::default()).map_err(|why| {
+            Error::Misuse { attempt: format!("run {}", compiler.plan().name), why: why.to_string() }
+        })?;
+        let specialisation = Specialisation {
+            data_type: key.data_type,
+            reduction: key.reduction,
+            loops: program.loops.clone(),
+            is_one_gpu: self.is_one_gpu,
+        };
+        let kernel = self.kernels.get(&specialisation)?.clone();
+        let taken =
+            size_of::<records::CallHeader>() + compiler.plan().ranks as usize * size_of::<records::View>();
+        let in_memory = if taken + program.bytes.len() > CALL_BYTES {
+            let memory = DeviceMemory::new(&self.context, program.bytes.len())?;
+            memory.write(&self.stream, 0, &program.bytes)?;
+            Some(memory)
+        } else {
+            None
+        };
+        Ok(Prepared { program, kernel, spread, in_memory })
+    }
+
+    /// How many blocks a call uses, and how large its tiles are.
+    fn spread(&self, compiler: &Compiler, key: &Key) -> Spread {
+        let ranks = compiler.plan().ranks as usize;
+        // Two ranks have too few loads in flight with a block on every multiprocessor.
+        let blocks = self.context.device().multiprocessors * if self.ranks_on_gpu <= 2 { 2 } else { 1 };
+        let share = (blocks / self.ranks_on_gpu).max(1);
+        let lanes = compiler.plan().programs[0].lanes.len().max(1);
+        let most = (share / lanes).clamp(1, SLICES_MAX as usize);
+        let bytes = key.count * key.data_type.bytes();
+        let chunk = bytes.div_ceil(compiler.plan().chunks_per_block() as usize);
+        let thread_bytes = if compiler.has_packets() { 8 } else { 16 };
+        let threads = chunk.div_ceil(thread_bytes).next_multiple_of(32).clamp(32, THREADS_MAX as usize);
+        let slices = chunk.div_ceil(thread_bytes * threads).clamp(1, most);
+        let chunk_bytes =
+            (TILE_BYTES / (2 * ranks) / compiler.plan().chunks_per_block() as usize).max(1 << 16);
+        Spread { slices: slices as u32, threads: threads as u32, chunk_bytes }
+    }
+
+    /// What this rank's blocks report: the first that failed or waits.
+    pub fn report(&self) -> Option<String> {
+        let reports = self.host.reports();
+        let found = reports[..900].iter().max_by_key(|report| report.kind)?;
+        (found.kind > 0).then(|| format!("{found:?}"))
+    }
+
+    /// Cycles of the phases.
+    pub fn profile(&self) -> [u64; 5] {
+        let first: *const u64 = self.host.memory.host().wrapping_add(64 + 64 * 1000).cast();
+        // SAFETY: within the memory.
+        std::array::from_fn(|at| unsafe { first.add(at).read_volatile() })
+    }
+
+    /// Ends the calls of this rank that wait.
+    pub fn abort(&self) {
+        self.host.abort_word().store(1, Ordering::Release);
+    }
+}
+
+fn exchange(
+    group: &mut Bootstrap,
+    what: &'static str,
+    bytes: Vec<u8>,
+    timeout: Duration,
+) -> Result<Vec<Vec<u8>>, Error> {
+    let all = group.exchange(what, bytes, timeout).map_err(|why| Error::Group { why: why.to_string() })?;
+    Ok(all.into_iter().map(Into::into).collect())
+}
+
+/// A number that no other process has.
+fn process_token() -> u64 {
+    static TOKEN: OnceLock<u64> = OnceLock::new();
+    *TOKEN.get_or_init(|| {
+        use std::hash::{BuildHasher, Hasher};
+        let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
+        hasher.write_u32(std::process::id());
+        hasher.finish()
+    })
+}
+
+/// A number of 32 bits that differs, most likely, from that of another call.
+fn signature(key: &Key) -> u32 {
+    use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
+    let build = BuildHasherDefault::<std::hash::DefaultHasher>::default();
+    let mut hasher = build.build_hasher();
+    hasher.write_usize(key.count);
+    hasher.write_u8(key.data_type as u8);
+    hasher.write(format!("{:?}", key.reduction).as_bytes());
+    hasher.finish() as u32
+}

@@ -1,0 +1,360 @@
+//! Memory apart from addresses (virtual memory management): an [`Allocation`] is memory without an address, a [`Mapping`] is addresses with
+//! one or more allocations behind them.
+//!
+//! A rank creates an allocation, exports it as a file descriptor or a fabric handle, and maps it; a peer imports and maps it at addresses of
+//! its own. Memory stays as long as any process has it mapped or holds its handle. Mapping and unmapping do not wait for kernels.
+
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use cudarc::driver::sys::{
+    CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
+    CUmemAllocationProp, CUmemAllocationProp_st__bindgen_ty_1, CUmemAllocationType, CUmemFabricHandle,
+    CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType,
+};
+
+use super::{Context, Device, DeviceAddress, DeviceBuffer, Driver};
+use crate::error::Error;
+
+/// How an allocation can be shared with other processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandleKind {
+    /// Not at all.
+    None,
+    /// By a file descriptor, with processes of this host.
+    PosixDescriptor,
+    /// By a fabric handle, with processes of all hosts of the NVLink domain.
+    Fabric,
+}
+
+impl HandleKind {
+    fn raw(self) -> CUmemAllocationHandleType {
+        match self {
+            HandleKind::None => CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE,
+            HandleKind::PosixDescriptor => {
+                CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+            }
+            HandleKind::Fabric => CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC,
+        }
+    }
+
+    pub(super) fn bits(self) -> u64 {
+        u64::from(self.raw().0)
+    }
+}
+
+/// What sizes and offsets of allocations must be multiples of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Granularity {
+    /// What the driver accepts.
+    pub minimum: usize,
+    /// What is fastest.
+    pub recommended: usize,
+}
+
+/// Memory of a GPU without an address. Dropping it gives up the handle; what is mapped stays.
+#[derive(Debug)]
+pub struct Allocation {
+    driver: Driver,
+    handle: CUmemGenericAllocationHandle,
+    bytes: usize,
+}
+
+/// What an allocation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AllocationInfo {
+    /// The GPU whose memory it is, by its number in this process; nothing if it is host memory.
+    pub device: Option<usize>,
+    /// Whether it can be exported as a file descriptor.
+    pub has_descriptor: bool,
+    /// Whether it can be exported as a fabric handle.
+    pub has_fabric_handle: bool,
+}
+
+fn properties(device: &Device, kind: HandleKind) -> CUmemAllocationProp {
+    CUmemAllocationProp {
+        type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+        requestedHandleTypes: kind.raw(),
+        location: location(device),
+        win32HandleMetaData: std::ptr::null_mut(),
+        allocFlags: CUmemAllocationProp_st__bindgen_ty_1 {
+            compressionType: 0,
+            gpuDirectRDMACapable: 0,
+            usage: 0,
+            reserved: [0; 4],
+        },
+    }
+}
+
+fn location(device: &Device) -> CUmemLocation {
+    CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: device.handle() }
+}
+
+impl Device {
+    /// The granularity of allocations on this GPU.
+    pub fn granularity(&self, kind: HandleKind) -> Result<Granularity, Error> {
+        let properties = properties(self, kind);
+        let number = |option: CUmemAllocationGranularity_flags| {
+            let mut bytes = 0;
+            let cu = self.driver().cu();
+            // SAFETY: the address is of a `size_t`, and the properties are complete.
+            let code =
+                unsafe { (cu.cuMemGetAllocationGranularity)(&raw mut bytes, &raw const properties, option) };
+            let attempt = || format!("read the granularity of memory of GPU {}", self.ordinal);
+            self.driver().check(code, attempt).map(|()| bytes)
+        };
+        Ok(Granularity {
+            minimum: number(CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM)?,
+            recommended: number(CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)?,
+        })
+    }
+}
+
+impl Allocation {
+    /// Allocates memory of a GPU; the length is rounded up to the minimum granularity.
+    pub fn create(device: &Device, bytes: usize, kind: HandleKind) -> Result<Allocation, Error> {
+        let driver = device.driver();
+        let attempt =
+            || format!("allocate {bytes} bytes of memory that can be mapped on GPU {}", device.ordinal);
+        let unit = device.granularity(kind)?.minimum.max(1);
+        let bytes = bytes
+            .max(1)
+            .checked_next_multiple_of(unit)
+            .ok_or_else(|| Error::Misuse { attempt: attempt(), why: "the length is too large".to_owned() })?;
+        let properties = properties(device, kind);
+        let mut handle = 0;
+        // SAFETY: the address is of a handle, and the properties are complete; the flags must be 0.
+        let code = unsafe { (driver.cu().cuMemCreate)(&raw mut handle, bytes, &raw const properties, 0) };
+        driver.check(code, attempt)?;
+        Ok(Allocation { driver, handle, bytes })
+    }
+
+    /// The allocation behind a mapped address, such as one of PyTorch's expandable segments, with its length (that of the mapped part).
+    pub fn retain(context: &Context, address: DeviceAddress) -> Result<Allocation, Error> {
+        let driver = context.driver();
+        let mut handle = 0;
+        let place = std::ptr::without_provenance_mut::<c_void>(address as usize);
+        // SAFETY: the address is of a handle. Any address may be asked about.
+        let code = unsafe { (driver.cu().cuMemRetainAllocationHandle)(&raw mut handle, place) };
+        driver.check(code, || format!("find the allocation mapped at address {address:#x}"))?;
+        // From here on, an error releases the handle.
+        let mut allocation = Allocation { driver, handle, bytes: 0 };
+        allocation.bytes = context.allocation_of(address)?.1;
+        Ok(allocation)
+    }
+
+    /// Imports what [`Allocation::export_descriptor`] exported. The descriptor can be closed afterwards. The length is the exporter's
+    /// [`Allocation::bytes`]; mapping fails if it is longer.
+    pub fn import_descriptor(
+        driver: Driver,
+        descriptor: BorrowedFd<'_>,
+        bytes: usize,
+    ) -> Result<Allocation, Error> {
+        let kind = HandleKind::PosixDescriptor;
+        // The descriptor itself travels in the pointer.
+        let value = std::ptr::without_provenance_mut::<c_void>(descriptor.as_raw_fd() as usize);
+        let mut handle = 0;
+        // SAFETY: the address is of a handle, and the descriptor is open.
+        let code =
+            unsafe { (driver.cu().cuMemImportFromShareableHandle)(&raw mut handle, value, kind.raw()) };
+        driver.check(code, || "import memory of another process by its descriptor".to_owned())?;
+        Ok(Allocation { driver, handle, bytes })
+    }
+
+    /// Imports what [`Allocation::export_fabric`] exported. Not run on hardware yet.
+    pub fn import_fabric(driver: Driver, exported: &[u8; 64], bytes: usize) -> Result<Allocation, Error> {
+        let mut fabric = CUmemFabricHandle { data: *exported };
+        let mut handle = 0;
+        // SAFETY: the addresses are of a handle and of a structure of 64 bytes, which the driver checks.
+        let code = unsafe {
+            (driver.cu().cuMemImportFromShareableHandle)(
+                &raw mut handle,
+                (&raw mut fabric).cast(),
+                HandleKind::Fabric.raw(),
+            )
+        };
+        driver.check(code, || "import memory of another process by its fabric handle".to_owned())?;
+        Ok(Allocation { driver, handle, bytes })
+    }
+
+    /// A descriptor for another process of this host. It is closed on exec.
+    pub fn export_descriptor(&self) -> Result<OwnedFd, Error> {
+        let mut descriptor: RawFd = -1;
+        // SAFETY: with this kind, the driver writes an integer.
+        unsafe { self.export((&raw mut descriptor).cast(), HandleKind::PosixDescriptor) }?;
+        let attempt = || "export memory as a descriptor".to_owned();
+        if descriptor < 0 {
+            return Err(Error::Misuse {
+                attempt: attempt(),
+                why: "the driver returned no descriptor".to_owned(),
+            });
+        }
+        // SAFETY: the driver has opened it for us.
+        let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        rustix::io::fcntl_setfd(&descriptor, rustix::io::FdFlags::CLOEXEC)
+            .map_err(|error| Error::Misuse { attempt: attempt(), why: error.to_string() })?;
+        Ok(descriptor)
+    }
+
+    /// A handle for processes of the NVLink domain. Not run on hardware yet.
+    pub fn export_fabric(&self) -> Result<[u8; 64], Error> {
+        let mut exported = CUmemFabricHandle { data: [0; 64] };
+        // SAFETY: with this kind, the driver writes a structure of 64 bytes.
+        unsafe { self.export((&raw mut exported).cast(), HandleKind::Fabric) }?;
+        Ok(exported.data)
+    }
+
+    /// # Safety
+    /// The target has room for a handle of this kind.
+    unsafe fn export(&self, target: *mut c_void, kind: HandleKind) -> Result<(), Error> {
+        // SAFETY: the handle is valid, the target the caller's; the flags must be 0.
+        let code =
+            unsafe { (self.driver.cu().cuMemExportToShareableHandle)(target, self.handle, kind.raw(), 0) };
+        self.driver.check(code, || match kind {
+            HandleKind::Fabric => {
+                "export memory as a fabric handle (IMEX must run, and the memory be made for it)".to_owned()
+            }
+            _ => "export memory as a descriptor (it must be made for it)".to_owned(),
+        })
+    }
+
+    /// What it is.
+    pub fn info(&self) -> Result<AllocationInfo, Error> {
+        let mut properties = MaybeUninit::<CUmemAllocationProp>::zeroed();
+        let place = properties.as_mut_ptr();
+        // SAFETY: the address is of the structure, and the handle is valid.
+        let code = unsafe { (self.driver.cu().cuMemGetAllocationPropertiesFromHandle)(place, self.handle) };
+        self.driver.check(code, || "describe an allocation".to_owned())?;
+        // SAFETY: all fields were zero and are integers where they are read; enums are read as such, since later drivers know more values.
+        let (kind, id, handles) = unsafe {
+            let location = &raw const (*place).location;
+            let kind = (&raw const (*location).type_).cast::<u32>().read();
+            let handles = (&raw const (*place).requestedHandleTypes).cast::<u32>().read();
+            (kind, (*location).id, handles)
+        };
+        let is_device = kind == CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as u32;
+        let has = |wanted: HandleKind| u64::from(handles) & wanted.bits() != 0;
+        Ok(AllocationInfo {
+            device: usize::try_from(id).ok().filter(|_| is_device),
+            has_descriptor: has(HandleKind::PosixDescriptor),
+            has_fabric_handle: has(HandleKind::Fabric),
+        })
+    }
+
+    /// Its length.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn raw(&self) -> CUmemGenericAllocationHandle {
+        self.handle
+    }
+
+    pub(super) fn from_raw(driver: Driver, handle: CUmemGenericAllocationHandle, bytes: usize) -> Allocation {
+        Allocation { driver, handle, bytes }
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        // SAFETY: the value owns this reference to the handle.
+        let code = unsafe { (self.driver.cu().cuMemRelease)(self.handle) };
+        self.driver.released(code, || "release an allocation".to_owned());
+    }
+}
+
+/// Addresses with allocations behind them, side by side. Dropping it unmaps them, at once: no kernel may use them any more.
+#[derive(Debug)]
+pub struct Mapping {
+    context: Context,
+    address: DeviceAddress,
+    reserved: usize,
+    /// Offset and length of each part that is mapped, in order.
+    parts: Vec<(usize, usize)>,
+}
+
+impl Mapping {
+    /// Maps allocations one after another. The GPUs of `readers` and that of the context can read and write them.
+    pub fn new(
+        context: &Context,
+        allocations: &[&Allocation],
+        readers: &[&Device],
+    ) -> Result<Mapping, Error> {
+        let bytes = allocations.iter().map(|allocation| allocation.bytes).sum();
+        let mut mapping = Mapping::reserve(context, bytes, 0)?;
+        for allocation in allocations {
+            mapping.push(allocation)?;
+        }
+        mapping.allow(readers)?;
+        Ok(mapping)
+    }
+
+    /// Reserves addresses without memory; the alignment is a power of two, or 0 for the driver's own.
+    fn reserve(context: &Context, bytes: usize, alignment: usize) -> Result<Mapping, Error> {
+        let _entered = context.enter()?;
+        let mut address = 0;
+        // SAFETY: the address is of an integer; no address is asked for, and the flags must be 0.
+        let code =
+            unsafe { (context.driver().cu().cuMemAddressReserve)(&raw mut address, bytes, alignment, 0, 0) };
+        context.check(code, || format!("reserve {bytes} bytes of addresses"))?;
+        Ok(Mapping { context: context.clone(), address, reserved: bytes, parts: Vec::new() })
+    }
+
+    /// Maps an allocation after those before it.
+    fn push(&mut self, allocation: &Allocation) -> Result<(), Error> {
+        let _entered = self.context.enter()?;
+        let (offset, bytes) = (self.bytes(), allocation.bytes);
+        let place = self.address + offset as u64;
+        // SAFETY: the addresses are reserved and not mapped; the driver checks length and granularity. Offset and flags must be 0.
+        let code = unsafe { (self.context.driver().cu().cuMemMap)(place, bytes, 0, allocation.handle, 0) };
+        self.context.check(code, || format!("map {bytes} bytes of memory"))?;
+        self.parts.push((offset, bytes));
+        Ok(())
+    }
+
+    /// Lets GPUs, that of the context included, read and write all that is mapped.
+    pub fn allow(&self, readers: &[&Device]) -> Result<(), Error> {
+        let _entered = self.context.enter()?;
+        let mut devices = vec![self.context.device()];
+        devices.extend(readers.iter().filter(|device| device.handle() != self.context.device().handle()));
+        let flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        let access: Vec<CUmemAccessDesc> =
+            devices.iter().map(|device| CUmemAccessDesc { location: location(device), flags }).collect();
+        let cu = self.context.driver().cu();
+        // SAFETY: all of the range is mapped, and the array has this many elements.
+        let code = unsafe { (cu.cuMemSetAccess)(self.address, self.bytes(), access.as_ptr(), access.len()) };
+        self.context.check(code, || {
+            let names: Vec<String> = devices.iter().map(|device| device.ordinal.to_string()).collect();
+            format!("give GPUs {} access to memory", names.join(", "))
+        })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        let cu = self.context.driver().cu();
+        for &(offset, bytes) in &self.parts {
+            // SAFETY: the part was mapped by `push`, with this length.
+            let unmap = || unsafe { (cu.cuMemUnmap)(self.address + offset as u64, bytes) };
+            self.context.release(unmap, || format!("unmap {bytes} bytes of memory"));
+        }
+        // SAFETY: the range was reserved by `reserve`, and nothing in it is mapped any more.
+        let free = || unsafe { (cu.cuMemAddressFree)(self.address, self.reserved) };
+        self.context.release(free, || format!("free {} bytes of addresses", self.reserved));
+    }
+}
+
+impl DeviceBuffer for Mapping {
+    fn context(&self) -> &Context {
+        &self.context
+    }
+
+    fn address(&self) -> DeviceAddress {
+        self.address
+    }
+
+    fn bytes(&self) -> usize {
+        self.parts.last().map_or(0, |(offset, bytes)| offset + bytes)
+    }
+}

@@ -1,0 +1,362 @@
+//! The device code as threads of the host: the cases that every backend must pass, under schedules that differ with a seed. The steps
+//! must be the plan's.
+//!
+//! Programs depend on the size of elements and not on their arithmetic, which `tests/types.rs` compares with the CPU's. So each case
+//! runs with a type that stands for all types of its size, and with that type's operation.
+
+// Calls the compiled library, with addresses of buffers.
+#![allow(unsafe_code)]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use weftlink_plan::interpret::{Event, Shape as RunShape};
+use weftlink_plan::{Aliasing, Collective, DataType, Lengths, Reduction, Shape, Verified, verify};
+use weftlink_testkit::cases::values::{expected, input};
+use weftlink_testkit::cases::{Case, Counts, cases_of};
+use weftlink_testkit::trace::replay;
+
+use crate::program::{Arenas, Compiler, Loops, Program, Spread, Unfit};
+use crate::records::{self, CALL_BYTES};
+use crate::source::Specialisation;
+
+const SLICES_MAX: u32 = 3;
+/// Bytes on either side of a buffer that no rank may touch.
+const MARGIN: usize = 64;
+const CANARY: u8 = 0xa5;
+/// Cases with longer blocks have more of the same tiles.
+const COUNT_MAX: usize = 3_000;
+
+/// The type and the operation that stand for all types of a size.
+fn representative(bytes: usize, is_scan: bool) -> (DataType, Reduction) {
+    match bytes {
+        4 if is_scan => (DataType::F32, Reduction::Sum),
+        1 => (DataType::U8, Reduction::Sum),
+        2 => (DataType::Bf16, Reduction::Sum),
+        4 => (DataType::F32, Reduction::Average),
+        8 => (DataType::F64, Reduction::Maximum),
+        16 => (DataType::Complex128, Reduction::Sum),
+        _ => unreachable!("no type has {bytes} bytes"),
+    }
+}
+
+/// A few loops for certain numbers of operands; the rest of the steps use the general ones.
+fn loops() -> Loops {
+    let mut loops = Loops { is_closed: true, ..Loops::default() };
+    for (inputs, outputs) in [(1, 1), (1, 2), (2, 1), (2, 2), (3, 3), (5, 1)] {
+        loops.vectors.extend([(inputs, outputs, false), (inputs, outputs, true)]);
+    }
+    loops.packets.extend([1, 2, 5]);
+    loops
+}
+
+struct Library {
+    run: libloading::Symbol<'static, unsafe extern "C" fn(*const u8, u32, u32, u64)>,
+}
+
+impl Library {
+    /// The device code for elements of a size, compiled for the host.
+    fn of(bytes: usize, is_scan: bool) -> &'static Library {
+        static LIBRARIES: [[OnceLock<Library>; 5]; 2] = [const { [const { OnceLock::new() }; 5] }; 2];
+        LIBRARIES[usize::from(is_scan)][bytes.ilog2() as usize].get_or_init(|| {
+            let (data_type, reduction) = representative(bytes, is_scan);
+            let source =
+                Specialisation { data_type, reduction, loops: loops(), is_one_gpu: true }.host_source();
+            let name = format!("{data_type:?}-{reduction:?}");
+            let library: &'static libloading::Library = Box::leak(Box::new(compiled(&source, &name)));
+            // SAFETY: device/host.cc defines it with this signature.
+            Library { run: unsafe { library.get(b"weft_host_run").unwrap() } }
+        })
+    }
+}
+
+fn compiled(source: &str, name: &str) -> libloading::Library {
+    let folder = std::env::temp_dir().join(format!("weft-device-{}-{name}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (text, library) = (folder.join("device.cc"), folder.join("device.so"));
+    std::fs::write(&text, source).unwrap();
+    let flags = [
+        "-std=c++20",
+        "-O1",
+        "-ffp-contract=off",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-fPIC",
+        "-shared",
+        "-pthread",
+    ];
+    let done = Command::new("g++").args(flags).arg(&text).arg("-o").arg(&library).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    // SAFETY: the library has no initialisers but those of the C++ runtime.
+    let loaded = unsafe { libloading::Library::new(&library).unwrap() };
+    std::fs::remove_dir_all(&folder).unwrap();
+    loaded
+}
+
+/// A plan on ranks that are threads, with what they keep from call to call.
+struct Ranks {
+    plan: Verified,
+    compilers: Vec<Compiler>,
+    memory: Vec<Vec<u128>>,
+    calls: u64,
+}
+
+impl Ranks {
+    fn new(plan: &Verified) -> Ranks {
+        let compilers: Vec<_> =
+            (0..plan.ranks).map(|rank| Compiler::new(plan.clone(), rank, SLICES_MAX)).collect();
+        let memory = compilers.iter().map(|compiler| vec![0; compiler.arena.bytes as usize / 16]).collect();
+        Ranks { plan: plan.clone(), compilers, memory, calls: 0 }
+    }
+
+    /// Makes the call of a case on all ranks and compares results, memory around them and steps. Returns whether the plan can run it.
+    fn run(&mut self, case: &Case, number: u64) -> bool {
+        self.calls += 1;
+        let size = case.data_type.bytes();
+        let seed = number + 1000 * self.calls;
+        // Plans with scratch always run with the same slices.
+        let slices = if self.plan.chunks.scratch > 0 { 2 } else { 1 + (seed % u64::from(SLICES_MAX)) as u32 };
+        let threads = [1, 2, 4][(seed / 3) as usize % 3];
+        let longest = (0..case.ranks)
+            .flat_map(|rank| [case.given(rank), case.gotten(rank)].concat())
+            .max()
+            .unwrap_or(0);
+        let chunk_bytes = (longest * size / 5).max(64);
+        let spread = Spread { slices, threads, chunk_bytes };
+        let arenas = Arenas(self.memory.iter().map(|memory| memory.as_ptr().addr() as u64).collect());
+        let shapes: Vec<_> = (0..case.ranks).map(|rank| shape(case, rank, longest)).collect();
+        let compiled: Result<Vec<Program>, _> = std::iter::zip(&self.compilers, &shapes)
+            .map(|(compiler, shape)| compiler.compile(shape, spread, &arenas, loops()))
+            .collect();
+        let programs = match compiled {
+            // A plan that reads peers' buffers needs lengths that only the peers know.
+            Err(Unfit::Length) => return false,
+            compiled => compiled.unwrap_or_else(|why| panic!("{case}: {why}")),
+        };
+        let mut buffers: Vec<_> = (0..case.ranks).map(|rank| Buffers::new(case, rank, seed)).collect();
+        let views: Vec<_> = buffers.iter_mut().map(Buffers::view).collect();
+        let mut trace = vec![0_u64; 2 + 2 * 400_000];
+        trace[1] = 400_000;
+        let (abort, mut reports) = (0_u64, vec![records::Report::default(); 64 * case.ranks as usize]);
+        let calls: Vec<Vec<u8>> = (0..case.ranks as usize)
+            .map(|rank| {
+                let program = &programs[rank];
+                let header = records::CallHeader {
+                    signature: number as u32,
+                    program: program.bytes.as_ptr().addr() as u64,
+                    abort: (&raw const abort).addr() as u64,
+                    reports: (&raw mut reports[64 * rank]).addr() as u64,
+                    timeout_ns: 60_000_000_000,
+                    trace: trace.as_mut_ptr().addr() as u64,
+                    ..program.header
+                };
+                let mut call = bytemuck::bytes_of(&header).to_vec();
+                (0..case.ranks).for_each(|_| call.extend(bytemuck::bytes_of(&views[rank])));
+                assert!(call.len() <= CALL_BYTES);
+                call.resize(CALL_BYTES, 0);
+                call
+            })
+            .collect();
+        let library = Library::of(size, is_scan(&case.collective));
+        std::thread::scope(|scope| {
+            for (call, program) in std::iter::zip(&calls, &programs) {
+                let blocks = program.header.lanes * program.header.slices;
+                // SAFETY: the call has all that the kernel reads, and every address in it is valid until the threads have ended.
+                scope.spawn(move || unsafe { (library.run)(call.as_ptr(), blocks, threads, seed % 3) });
+            }
+        });
+        let failed: Vec<_> = reports.iter().filter(|report| report.kind > 0).collect();
+        assert!(failed.is_empty(), "{case}: {failed:?}");
+        let blocks = |rank: usize| {
+            self.compilers[rank]
+                .blocks(&shapes[rank], spread, programs[rank].header.unit_elements as usize)
+                .unwrap()
+        };
+        let (outputs, _) = expected(case, &self.plan, |count, _| blocks(0).cut(count));
+        for (rank, (buffers, output)) in std::iter::zip(&buffers, &outputs).enumerate() {
+            assert!(
+                buffers.output() == *output,
+                "{case}, rank {rank}, {spread:?}: {:?} {:?}",
+                buffers.output(),
+                output
+            );
+            buffers.check(case, rank as u32);
+        }
+        self.check_steps(case, &trace, slices, programs[0].header.tiles as u32);
+        true
+    }
+
+    /// The steps of each slice, in the order they were taken, must be an order of the plan.
+    fn check_steps(&self, case: &Case, trace: &[u64], slices: u32, tiles: u32) {
+        assert!(trace[0] <= trace[1], "{case}: {} steps", trace[0]);
+        let taken: &[records::Trace] = bytemuck::cast_slice(&trace[2..2 + 2 * trace[0] as usize]);
+        for slice in 0..slices {
+            let order: Vec<_> = taken
+                .iter()
+                .filter(|step| step.slice == slice)
+                .map(|step| Event {
+                    rank: step.rank.into(),
+                    lane: step.lane.into(),
+                    call: 0,
+                    tile: step.tile,
+                    ordinal: step.step,
+                })
+                .collect();
+            let shape = RunShape { calls: 1, tiles, aliasing: case.aliasing };
+            replay(&self.plan, shape, &order).unwrap_or_else(|why| panic!("{case}, slice {slice}: {why}"));
+        }
+    }
+}
+
+fn is_scan(collective: &Collective) -> bool {
+    matches!(collective, Collective::Scan | Collective::ExclusiveScan)
+}
+
+fn shape(case: &Case, rank: u32, longest: usize) -> Shape {
+    let uneven = match case.counts {
+        Counts::Even(_) => None,
+        Counts::Uneven(_) => Some(Box::new(Lengths { input: case.given(rank), output: case.gotten(rank) })),
+    };
+    let count = if let Counts::Even(count) = case.counts { count } else { longest };
+    Shape { aliasing: case.aliasing, element_bytes: case.data_type.bytes(), count, uneven }
+}
+
+/// The buffers of a rank, with margins.
+struct Buffers {
+    memory: [Vec<u128>; 2],
+    input: std::ops::Range<usize>,
+    output: std::ops::Range<usize>,
+    in_place: bool,
+}
+
+impl Buffers {
+    fn new(case: &Case, rank: u32, seed: u64) -> Buffers {
+        let size = case.data_type.bytes();
+        // Elements lie at multiples of their size, at different places of 16 bytes.
+        let first =
+            MARGIN + if seed.is_multiple_of(2) { 0 } else { size * (rank as usize + seed as usize % 5) };
+        let bytes = |lengths: Vec<usize>| lengths.iter().sum::<usize>() * size;
+        let (given, gotten) = (bytes(case.given(rank)), bytes(case.gotten(rank)));
+        let in_place = case.aliasing == Aliasing::InPlace;
+        let (input_at, output_at, _) = case.in_one_buffer(rank);
+        let [input_at, output_at] =
+            if in_place { [input_at, output_at] } else { [0, 0] }.map(|at| first + at * size);
+        let (input_range, output_range) = (input_at..input_at + given, output_at..output_at + gotten);
+        let room = (input_range.end.max(output_range.end) + MARGIN).div_ceil(16);
+        let mut memory = [0; 2].map(|_| vec![u128::from_ne_bytes([CANARY; 16]); room]);
+        bytemuck::cast_slice_mut(&mut memory[0])[input_range.clone()].copy_from_slice(&input(case, rank));
+        Buffers { memory, input: input_range, output: output_range, in_place }
+    }
+
+    fn view(&mut self) -> records::View {
+        let at = |memory: &mut Vec<u128>, range: &std::ops::Range<usize>| {
+            (memory.as_mut_ptr().addr() + range.start) as u64
+        };
+        let input = at(&mut self.memory[0], &self.input);
+        let output = at(&mut self.memory[usize::from(!self.in_place)], &self.output);
+        records::View { input, output }
+    }
+
+    fn output(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.memory[usize::from(!self.in_place)])[self.output.clone()]
+    }
+
+    /// Nothing but the output has changed.
+    fn check(&self, case: &Case, rank: u32) {
+        for (number, memory) in self.memory.iter().enumerate() {
+            let bytes: &[u8] = bytemuck::cast_slice(memory);
+            let is_output = number == usize::from(!self.in_place);
+            for (at, byte) in bytes.iter().enumerate() {
+                let is_used =
+                    number == 0 && self.input.contains(&at) || is_output && self.output.contains(&at);
+                assert!(
+                    is_used || *byte == CANARY,
+                    "{case}, rank {rank}: byte {at} of buffer {number} has changed"
+                );
+            }
+        }
+        if !self.in_place {
+            assert_eq!(
+                bytemuck::cast_slice::<_, u8>(&self.memory[0])[self.input.clone()],
+                input(case, rank),
+                "{case}"
+            );
+        }
+    }
+}
+
+/// The case with the type and operation that stand for its own; nothing if it is not for a device program.
+fn adapted(case: Case) -> Option<Case> {
+    let too_long = |count| count > COUNT_MAX;
+    if case.ranks > 8 || matches!(case.counts, Counts::Even(count) | Counts::Uneven(count) if too_long(count))
+    {
+        return None;
+    }
+    if case.reduction.is_none() {
+        return (case.data_type.bytes() == 1).then_some(case);
+    }
+    let (data_type, reduction) = representative(case.data_type.bytes(), is_scan(&case.collective));
+    Some(Case { data_type, reduction: Some(reduction), ..case })
+}
+
+fn run_cases(collective: &str) {
+    let mut groups: BTreeMap<String, Ranks> = BTreeMap::new();
+    let mut count = 0;
+    for (number, case) in (0..).zip(cases_of(collective)) {
+        let Some(case) = adapted(case) else { continue };
+        let Some(Ok(plan)) = case.plan() else { continue };
+        let key = format!("{:?} {} {:?}", case.collective, case.ranks, case.by);
+        let ranks = groups.entry(key).or_insert_with(|| Ranks::new(&verify(plan).unwrap()));
+        count += (0..2).filter(|_| ranks.run(&case, number)).count();
+    }
+    println!("{collective}: {count} calls");
+    assert!(count > 5, "{collective}: {count} calls");
+}
+
+macro_rules! collectives {
+    ($($test:ident: $collective:literal;)*) => {$(
+        #[test]
+        fn $test() {
+            run_cases($collective);
+        }
+    )*};
+}
+
+collectives! {
+    all_reduce: "all-reduce";
+    reduce: "reduce";
+    broadcast: "broadcast";
+    all_gather: "all-gather";
+    reduce_scatter: "reduce-scatter";
+    all_to_all: "all-to-all";
+    gather: "gather";
+    scatter: "scatter";
+    scan: "scan";
+    exclusive_scan: "exclusive-scan";
+    send_receive: "send-receive";
+    neighbours: "neighbours";
+}
+
+#[test]
+fn records_have_the_same_size_on_both_sides() {
+    let source = Specialisation {
+        data_type: DataType::F32,
+        reduction: Reduction::Sum,
+        loops: loops(),
+        is_one_gpu: true,
+    };
+    let library = compiled(&source.host_source(), "sizes");
+    let mut sizes = [0_u32; 32];
+    // SAFETY: device/host.cc defines it with this signature, and has fewer records.
+    let count = unsafe {
+        library.get::<unsafe extern "C" fn(*mut u32) -> u32>(b"weft_host_sizes").unwrap()(sizes.as_mut_ptr())
+    };
+    let layouts = records::layouts();
+    assert_eq!(layouts.len(), count as usize);
+    for ((name, bytes, _), size) in std::iter::zip(layouts, sizes) {
+        assert_eq!(bytes, size as usize, "{name}");
+    }
+}

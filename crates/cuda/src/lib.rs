@@ -1,0 +1,20 @@
+//! Verified plans on NVIDIA GPUs.
+//!
+//! The crate builds, and its tests pass, where no CUDA is installed: the [`driver`] and [`nvrtc`] are loaded at run time.
+
+mod arena;
+pub mod cache;
+mod communicator;
+mod contributions;
+pub mod driver;
+mod error;
+#[cfg(test)]
+mod host_tests;
+mod kernels;
+pub mod nvrtc;
+mod program;
+mod records;
+mod source;
+
+pub use communicator::{Communicator, PlanId};
+pub use error::Error;

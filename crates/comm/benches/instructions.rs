@@ -7,7 +7,8 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use weftlink_comm::{Communicator, Options, Reduction};
+use weftlink_comm::{Communicator, Options, Reduction, Request};
+use weftlink_plan::Collective;
 
 /// Calls that are counted, after some that compile plans and fill caches.
 const CALLS: usize = 20;
@@ -17,12 +18,15 @@ const PAUSE: Duration = Duration::from_millis(30);
 
 type Call = fn(&mut Communicator, &mut [f32]);
 
-const PATHS: [(&str, usize, Call); 6] = [
+const PATHS: [(&str, usize, Call); 7] = [
     ("all-reduce-8-bytes", 2, |comm, values| comm.all_reduce(values, Reduction::Sum).unwrap()),
     ("all-reduce-448-bytes", 112, |comm, values| comm.all_reduce(values, Reduction::Sum).unwrap()),
     ("all-reduce-4-kib", 1024, |comm, values| comm.all_reduce(values, Reduction::Sum).unwrap()),
     ("broadcast-8-bytes", 2, |comm, values| comm.broadcast(values, 1).unwrap()),
     ("all-gather-8-bytes", 4, |comm, values| comm.all_gather(values).unwrap()),
+    ("request-8-bytes", 2, |comm, values| {
+        comm.run(Request::new(&Collective::AllReduce, values).operation(Reduction::Sum)).unwrap();
+    }),
     ("barrier", 0, |comm, _| comm.barrier().unwrap()),
 ];
 

@@ -81,6 +81,7 @@ impl<'a> Counts<'a> {
 
 impl<'a, B> Request<'a, B> {
     /// A call that combines nothing, with blocks of one length.
+    #[inline]
     pub fn new(collective: impl Into<Cow<'a, Collective>>, buffers: B) -> Self {
         Self {
             collective: collective.into(),
@@ -95,31 +96,37 @@ impl<'a, B> Request<'a, B> {
     }
 
     /// Sets the operation that combines elements.
+    #[inline]
     pub fn operation(self, operation: impl Into<Operation<'a>>) -> Self {
         Self { operation: Some(operation.into()), ..self }
     }
 
     /// Sets the lengths of this rank's input blocks and output blocks, in elements.
+    #[inline]
     pub fn counts(self, input: impl Into<Cow<'a, [usize]>>, output: impl Into<Cow<'a, [usize]>>) -> Self {
         Self { counts: Some(Counts::new(input, output)), ..self }
     }
 
     /// Sets the elements of a block, for a rank that has no block of its own.
+    #[inline]
     pub fn count(self, count: usize) -> Self {
         Self { count: Some(count), ..self }
     }
 
     /// Sets the plan to run.
+    #[inline]
     pub fn plan(self, plan: PlanId) -> Self {
         Self { plan: Some(plan), ..self }
     }
 
     /// Sets how long the call waits for other ranks before it fails.
+    #[inline]
     pub fn deadline(self, deadline: Duration) -> Self {
         Self { deadline: Some(deadline), ..self }
     }
 
     /// The buffers, and the other arguments of the call.
+    #[inline]
     pub(crate) fn split(&mut self) -> (&mut B, CallArgs<'_>) {
         let Self { collective, buffers, operation, counts, count, plan, deadline: _, yields_core: _ } = self;
         let args = CallArgs {
@@ -135,6 +142,7 @@ impl<'a, B> Request<'a, B> {
 
 impl<'a, B: Into<Buffers<'a>>> Request<'a, B> {
     /// The same call with its buffers' types erased.
+    #[inline]
     pub(crate) fn erased(self) -> Request<'a> {
         let Self { collective, buffers, operation, counts, count, plan, deadline, yields_core } = self;
         let buffers = buffers.into();
@@ -144,9 +152,18 @@ impl<'a, B: Into<Buffers<'a>>> Request<'a, B> {
 
 impl Request<'_> {
     /// The arguments of the call, borrowed.
+    #[inline]
     pub(crate) fn args(&mut self) -> CallArgs<'_> {
-        let (buffers, args) = self.split();
-        CallArgs { buffers: buffers.reborrow(), ..args }
+        let Self { collective, buffers, operation, counts, count, plan, deadline: _, yields_core: _ } = self;
+        CallArgs {
+            collective,
+            buffers: buffers.reborrow(),
+            operation: operation.as_ref().map(Operation::borrow),
+            counts: counts.as_ref().map(|counts| (&counts.input[..], &counts.output[..])),
+            count: *count,
+            plan: *plan,
+            tag: 0,
+        }
     }
 }
 

@@ -328,8 +328,7 @@ fn exchange(
     bytes: Vec<u8>,
     timeout: Duration,
 ) -> Result<Vec<Vec<u8>>, Error> {
-    let all = group.exchange(what, bytes, timeout).map_err(|why| Error::Group { why: why.to_string() })?;
-    Ok(all.into_iter().map(Into::into).collect())
+    group.exchange(what, bytes, timeout).map_err(|why| Error::Group { why: why.to_string() })
 }
 
 /// A number that no other process has.

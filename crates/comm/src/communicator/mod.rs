@@ -111,6 +111,7 @@ impl Communicator {
     }
 
     /// Makes a call, and waits until it is over.
+    #[inline]
     pub fn run<'a>(&mut self, request: Request<'a, impl Into<Buffers<'a>>>) -> Result<(), Error> {
         self.run_with(request.erased(), &mut Silent)
     }
@@ -138,6 +139,7 @@ impl Communicator {
         Ok(stopwatch.steps)
     }
 
+    #[inline]
     fn run_with(&mut self, mut request: Request<'_>, tracer: &mut impl Tracer) -> Result<(), Error> {
         let (deadline, yields_core) = (request.deadline, request.yields_core);
         let args = request.args();

@@ -6,7 +6,6 @@ use weftlink_fabric::nearest::{did_you_mean, fold};
 use weftlink_plan::plan::Protocol;
 
 use crate::gpu::{Generation, Gpu};
-use crate::library::newest;
 use crate::what_if::WhatIf;
 
 /// Declares an enum whose variants have names in files.
@@ -282,11 +281,6 @@ impl Setup {
     /// Number of GPUs.
     pub fn ranks(&self) -> u32 {
         self.gpus_per_node * self.nodes
-    }
-
-    /// The version; the newest known if none is given.
-    pub fn newest_version(&self) -> Option<Version> {
-        self.version.or_else(|| newest(self.library))
     }
 
     /// How kernels are launched. By default, a process per GPU on several nodes, on modules since Hopper and with RCCL, where MPI starts

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use weftlink_fabric::link::Network;
 use weftlink_fabric::{Fabric, LinkKind};
 use weftlink_sim::Setup;
+use weftlink_sim::library::version_of;
 use weftlink_sim::predict::{Case, Row};
 use weftlink_sim::setup::Launch;
 
@@ -16,7 +17,7 @@ use crate::units::size;
 
 /// Library and version.
 pub(super) fn library(setup: &Setup) -> String {
-    match setup.newest_version() {
+    match version_of(setup) {
         Some(version) => format!("{} {version}", setup.library.name()),
         None => setup.library.name().to_owned(),
     }
@@ -31,8 +32,7 @@ pub(super) fn head(out: &mut impl Write, case: &Case, used: &Setup, options: &Li
     };
     say!(out, "{} on {}: {gpus}", case.collective(), case.name)?;
     say!(out, "seen as {}", used.name())?;
-    let newest =
-        if setup.version.is_none() && setup.newest_version().is_some() { " (newest known)" } else { "" };
+    let newest = if setup.version.is_none() && version_of(setup).is_some() { " (newest known)" } else { "" };
     say!(out, "library {}{newest}: {}", library(setup), setup.library.evidence())?;
     for text in case.assumptions() {
         let otherwise =

@@ -6,7 +6,7 @@ mod spec;
 
 use weftlink_plan::plan::Protocol;
 
-pub use spec::{LibrarySpec, LibrarySpecError, known, newest, parse_library};
+pub use spec::{LibrarySpec, LibrarySpecError, known, parse_library, version_of};
 
 use crate::constants::Constants;
 use crate::estimate::{Estimate, Machine, View, estimate};

@@ -3,7 +3,7 @@
 use thiserror::Error;
 use weftlink_fabric::nearest::did_you_mean;
 
-use crate::setup::{Library, Version};
+use crate::setup::{Library, Setup, Version};
 
 /// A library, and its version or program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,9 +97,9 @@ fn ranges(library: Library) -> &'static [(Version, Version)] {
     }
 }
 
-/// The newest known version; `None` for libraries without versions.
-pub fn newest(library: Library) -> Option<Version> {
-    ranges(library).last().map(|(_, last)| *last)
+/// The version of a set-up: the newest known if none is given, and `None` for libraries without versions.
+pub fn version_of(setup: &Setup) -> Option<Version> {
+    setup.version.or_else(|| ranges(setup.library).last().map(|(_, last)| *last))
 }
 
 fn versions(library: Library) -> String {

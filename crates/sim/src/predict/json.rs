@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 use weftlink_fabric::Fabric;
 
 use super::{Case, Predicted, Row};
+use crate::library::version_of;
 
 impl Predicted {
     /// The case and its rows.
@@ -29,7 +30,7 @@ impl Case {
             "setup": setup.name(),
             "ranks": setup.ranks(),
             "library": setup.library.name(),
-            "library_version": setup.newest_version().map(|version| version.to_string()),
+            "library_version": version_of(setup).map(|version| version.to_string()),
             "evidence": setup.library.evidence(),
             "assumed": self.assumptions(),
             "basis": "predicted",

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use cudarc::driver::sys::CUresult::{self, *};
 
-use crate::nvrtc::{Architecture, Version};
+use crate::versions::{Architecture, Version};
 
 /// Why something on a GPU, or its preparation, failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -15,6 +15,7 @@ pub mod nvrtc;
 mod program;
 mod records;
 mod source;
+mod versions;
 
 pub use communicator::{Communicator, PlanId};
 pub use error::Error;

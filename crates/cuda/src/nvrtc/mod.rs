@@ -15,34 +15,10 @@ use std::path::{Path, PathBuf};
 use library::Library;
 
 use crate::error::Error;
+pub use crate::versions::{Architecture, Version};
 
 /// Options of every compilation: no contraction of multiplication and addition, so that results have the bits of the CPU's.
 pub const OPTIONS: [&str; 2] = ["--std=c++17", "--fmad=false"];
-
-/// A GPU architecture by the number of its compute capability: 90 is sm_90.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Architecture(pub u32);
-
-impl fmt::Display for Architecture {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "sm_{}", self.0)
-    }
-}
-
-/// The version of an NVRTC library.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Version {
-    /// 13 of 13.0.
-    pub major: u32,
-    /// 0 of 13.0.
-    pub minor: u32,
-}
-
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.major, self.minor)
-    }
-}
 
 /// A source, and how to compile it.
 #[derive(Clone, Copy, Debug)]

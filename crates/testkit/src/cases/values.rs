@@ -11,7 +11,7 @@ use weftlink_plan::{Cut, Element, Reducer, Reduction, Verified};
 
 use super::{Case, mix};
 
-/// Evaluates an expression with the Rust type of a [`DataType`].
+/// Evaluates an expression with the Rust type of a [`DataType`](weftlink_plan::DataType).
 #[macro_export]
 macro_rules! with_type {
     ($data_type:expr, $type:ident => $body:expr) => {{

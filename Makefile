@@ -82,7 +82,7 @@ kernels: ## test the kernels in an optimised build, as they ship
 .PHONY: cuda
 cuda: ## compile the GPU kernels for sm_70 to sm_120 with NVRTC, which needs no GPU; downloads NVRTC into .cache/nvrtc once (180 MB)
 	crates/cuda/nvrtc.py
-	cargo nextest run -p weftlink-cuda --test architectures --run-ignored only --locked
+	cargo nextest run -p weftlink-cuda --lib --test architectures --run-ignored only --locked
 
 .PHONY: instructions
 instructions: ## count the instructions of hot paths under callgrind and compare with crates/comm/benches/instructions.csv; BLESS=--bless rewrites the file

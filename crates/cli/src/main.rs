@@ -197,8 +197,7 @@ fn counted<N: Display + PartialEq + From<u8>>(count: N, what: &str) -> String {
     format!("{count} {what}{ending}")
 }
 
-/// Removes clap's advice to write `-- -x` for an unknown option, since nobody who types one means a file, and a similar shell, which
-/// is another shell.
+/// Removes two tips of clap that mislead: to write `-- -x` for an unknown option, and to use another shell with a similar name.
 fn without_wrong_tips(mut error: clap::Error) -> clap::Error {
     if matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(arg)) if arg == "<SHELL>") {
         error.remove(ContextKind::SuggestedValue);

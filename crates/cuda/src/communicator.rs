@@ -40,7 +40,6 @@ pub struct Communicator {
     plans: Vec<Loaded>,
     host: HostMemory,
     timeout: Duration,
-    calls: u32,
 }
 
 /// A loaded plan.
@@ -122,7 +121,6 @@ impl Communicator {
             plans: Vec::new(),
             host,
             timeout,
-            calls: 0,
         })
     }
 
@@ -199,7 +197,6 @@ impl Communicator {
         reduction: Reduction,
     ) -> Result<(), Error> {
         let key = self.prepare_call(plan, [input, output], count, data_type, reduction)?;
-        self.calls = self.calls.wrapping_add(1);
         let loaded = &self.plans[plan.0];
         let prepared = &loaded.programs[&key];
         let reports = self.host.memory.device() + 64;
@@ -305,18 +302,11 @@ impl Communicator {
     /// What this rank's blocks report: the first that failed or waits.
     pub fn report(&self) -> Option<String> {
         let reports = self.host.reports();
-        let found = reports[..900].iter().max_by_key(|report| report.kind)?;
+        let found = reports.iter().max_by_key(|report| report.kind)?;
         (found.kind > 0).then(|| format!("{found:?}"))
     }
 
-    /// Cycles of the phases.
-    pub fn profile(&self) -> [u64; 5] {
-        let first: *const u64 = self.host.memory.host().wrapping_add(64 + 64 * 1000).cast();
-        // SAFETY: within the memory.
-        std::array::from_fn(|at| unsafe { first.add(at).read_volatile() })
-    }
-
-    /// Ends the calls of this rank that wait.
+    /// Ends the calls of this rank that wait. Other ranks end theirs when their own timeout passes.
     pub fn abort(&self) {
         self.host.abort_word().store(1, Ordering::Release);
     }

@@ -53,3 +53,52 @@ impl Specialisation {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::path::Path;
+
+    use super::*;
+    use crate::nvrtc::{Architecture, Nvrtc, Program};
+
+    /// As in `tests/architectures.rs`: 12.9 is the last NVRTC for sm_70.
+    const COMPILED: [(&str, &[u32]); 2] =
+        [("12.9.86", &[70]), ("13.0.88", &[75, 80, 86, 89, 90, 100, 103, 120])];
+
+    fn nvrtc(version: &str) -> Nvrtc {
+        let folder =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/nvrtc").join(version).join("nvidia");
+        let folders = std::fs::read_dir(folder).unwrap().map(|part| part.unwrap().path().join("lib"));
+        let files = folders.flat_map(|lib| std::fs::read_dir(lib).unwrap()).map(|file| file.unwrap().path());
+        let is_library = |name: &str| name.starts_with("libnvrtc.so.");
+        let mut libraries = files.filter(|file| is_library(file.file_name().unwrap().to_str().unwrap()));
+        Nvrtc::open(&libraries.next().unwrap()).unwrap()
+    }
+
+    #[test]
+    #[ignore = "needs NVRTC, which `make cuda` downloads"]
+    fn the_kernel_compiles_for_every_architecture() {
+        let loops = Loops {
+            vectors: [(1, 1, false), (2, 2, true), (8, 8, false)].into(),
+            packets: [1, 8].into(),
+            is_closed: false,
+        };
+        for (version, architectures) in COMPILED {
+            let nvrtc = nvrtc(version);
+            for &number in architectures {
+                let (data_type, reduction) = match number % 20 {
+                    0 => (DataType::Bf16, Reduction::Average),
+                    _ => (DataType::F32, Reduction::Sum),
+                };
+                let is_one_gpu = number != 90;
+                let kernel = Specialisation { data_type, reduction, loops: loops.clone(), is_one_gpu };
+                let (source, architecture) = (kernel.source(), Architecture(number));
+                let program = Program { name: "weft.cu", source: &source, options: &[], architecture };
+                let cubin = nvrtc.compile(&program).unwrap_or_else(|why| panic!("{why}"));
+                assert!(cubin.bytes().windows(8).any(|part| part == b"weft_run"), "{architecture}");
+            }
+        }
+    }
+}

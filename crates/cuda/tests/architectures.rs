@@ -1,5 +1,5 @@
-//! Kernels compile for every architecture that Weft supports. This needs NVRTC but no GPU and no driver; `make cuda` downloads it and
-//! runs these tests.
+//! NVRTC compiles for every architecture that Weft supports; `src/source.rs` tests the same of the real kernel. This needs NVRTC but no GPU
+//! and no driver; `make cuda` downloads it and runs these tests.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -56,7 +56,7 @@ fn nvrtc(version: &str) -> Nvrtc {
 
 #[test]
 #[ignore = "needs NVRTC, which `make cuda` downloads"]
-fn every_kernel_compiles_for_every_architecture() {
+fn nvrtc_compiles_for_every_architecture() {
     for (version, architectures) in COMPILED {
         let nvrtc = nvrtc(version);
         assert!(version.starts_with(&nvrtc.version().to_string()), "{version} is {}", nvrtc.version());

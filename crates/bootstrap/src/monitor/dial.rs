@@ -58,8 +58,8 @@ impl Inner {
     }
 }
 
-/// The end of an attempt to reach a rank at its abstract name. Such names are those of one network namespace: in another one nobody
-/// has the name, which proves nothing about the rank.
+/// The result of a failed attempt to connect to a rank's abstract name. A name exists in one network namespace only, so a refusal from
+/// another namespace does not prove that the rank is dead.
 fn here_or_elsewhere(broken: Broken, shares_network: bool) -> Broken {
     match broken {
         Broken::Refused if !shares_network => Broken::Unreachable(ELSEWHERE.to_owned()),

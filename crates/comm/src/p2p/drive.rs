@@ -1,8 +1,8 @@
 //! The threads that drive an endpoint: those of blocking calls, or else one of the endpoint's own.
 //!
 //! A thread in a blocking call *drives*: it makes turns until its own operation completes, and every turn advances all others too.
-//! When no thread does and there are operations that nobody waits for, frames that are still to be handed to the kernel, or answers that
-//! wait for room, the endpoint's thread drives. It is started when it is first needed, blocks on a condition variable while it has nothing to do, and
+//! When no thread drives, the endpoint's own thread does, as long as there are operations without a waiting thread, frames that the
+//! kernel has not taken yet, or answers that wait for room. It is started when it is first needed, blocks on a condition variable while it has nothing to do, and
 //! ends when the endpoint is dropped and nothing is pending.
 //!
 //! Most callers start an operation right before they wait for it. To wake the endpoint's thread each time would cost more

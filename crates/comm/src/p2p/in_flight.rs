@@ -32,8 +32,8 @@ impl Endpoint {
     /// Starts the messages of a group, each with this timeout. The endpoint must have no other group in flight.
     ///
     /// # Safety
-    /// The memory of each message is readable, and for receives writable, until the result is dropped, which must happen; nobody else
-    /// writes to it until then, and nobody else reads that of receives.
+    /// The caller drops the result; it must not leak it. Until then, the memory of each send is readable and does not change, and the
+    /// memory of each receive is writable and not accessed by other code.
     pub(crate) unsafe fn start_group(
         &self,
         messages: impl IntoIterator<Item = GroupMessage>,

@@ -119,5 +119,5 @@ pub(crate) fn assert_passed(output: &Output) {
     assert!(output.status.success() && out.contains("1 passed"), "{out}\n{err}");
 }
 
-/// What a process of another user is told to do.
+/// The variable that selects the action of a process that runs as another user.
 pub(crate) const DEED: &str = "WEFT_TEST_DEED";

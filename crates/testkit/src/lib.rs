@@ -8,7 +8,8 @@
 //! that use what no built-in algorithm uses. [`promise`] is a second list of what each collective promises.
 //!
 //! [`hosts`] are network namespaces, for tests of ranks on several hosts. [`processes`] starts programs that inherit nothing from
-//! the shell in which the tests run, and [`ports`] reserves the ports at which they meet.
+//! the shell in which the tests run, and [`ports`] reserves the ports at which they meet. [`schedule`] has what tests of state machines
+//! under virtual time need.
 //!
 //! Deliberately absent: anything a user of Weft would need. No crate that is published depends on this one.
 
@@ -23,4 +24,5 @@ pub mod ports;
 #[allow(unsafe_code, reason = "what runs between fork and exec")]
 pub mod processes;
 pub mod promise;
+pub mod schedule;
 pub mod trace;

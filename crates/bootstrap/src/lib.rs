@@ -103,6 +103,8 @@ pub struct Bootstrap {
     failed: Option<Failure>,
     /// What each rank was in the group that this one came out of.
     origins: Vec<usize>,
+    /// Whether this rank has regrouped and is in another group now.
+    has_continued: bool,
     /// How many sweeps have been made.
     sweeps: u32,
     /// The number of calls, which this rank announces when it leaves.
@@ -180,6 +182,7 @@ impl Bootstrap {
             origins: (0..members.len()).collect(),
             link: Link::Tree { lineage: Lineage::new(&group), group, monitor },
             failed: None,
+            has_continued: false,
             sweeps: 0,
             calls: 0,
         }
@@ -327,6 +330,7 @@ impl Bootstrap {
             hosts: vec![0; size],
             link: Link::InProcess(local),
             failed: None,
+            has_continued: false,
             origins: (0..size).collect(),
             sweeps: 0,
             calls: 0,
@@ -400,11 +404,19 @@ impl Drop for Bootstrap {
         }
         match &self.link {
             Link::InProcess(local) => local.leave(self.rank),
-            Link::Tree { group, monitor, .. } => {
+            Link::Tree { group, monitor, lineage } => {
                 group.set_event_handler(None);
-                if let Some(monitor) = monitor {
-                    group.leave(self.calls, || monitor.wake());
-                    monitor.leave(group, self.calls);
+                match monitor {
+                    // It has not left: it continued in another group, as the others have heard.
+                    Some(monitor) if self.has_continued => {
+                        group.drain();
+                        monitor.unwatch(group);
+                    }
+                    Some(monitor) => {
+                        group.leave(self.calls, || monitor.wake());
+                        monitor.leave(group, self.calls, lineage.id);
+                    }
+                    None => {}
                 }
             }
         }

@@ -17,7 +17,7 @@ pub(super) const FRAME_BYTES_MAX: usize = 4 << 20;
 pub(super) enum Message {
     /// The first message of a rank that connects: what it wants.
     Introduction(Introduction),
-    /// From rank 0: admitted; wait for the rest.
+    /// From rank 0: admitted; wait for the rest. From a new parent: accepted as its child, which answers with the same.
     Accepted { pid: u32 },
     /// Not admitted.
     Refused(Refusal),

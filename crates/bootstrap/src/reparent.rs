@@ -106,7 +106,11 @@ impl Inner {
             Ok((channel, answer))
         });
         let channel = match answer {
-            Ok((channel, Message::Accepted { .. })) => channel,
+            // From here on the other rank takes this one for its child.
+            Ok((channel, Message::Accepted { .. })) => match channel.send(&accepted(), None, deadline) {
+                Ok(()) => channel,
+                Err(_) => return failed(Probe::Unclear),
+            },
             Ok((_, Message::NotInGroup { calls })) => {
                 return Some(Input::NotReparented { rank, why: Probe::Answered, left_after: calls });
             }
@@ -115,21 +119,34 @@ impl Inner {
             Ok(_) | Err(_) => return failed(Probe::Unclear),
         };
         let link = link(rank, channel);
-        if group.adopt(&link, None) {
+        if group.adopt(&link) {
             self.watch(&link, group);
         }
         None
     }
 
-    /// Takes in a rank whose parent has left.
-    pub(super) fn take_in(self: &Arc<Self>, group: &Arc<Group>, from: u32, channel: Channel) {
-        // It may have given up while this process was stopped.
-        if channel.has_ended() || group.members.get().is_none_or(|members| from as usize >= members.len()) {
+    /// Takes in a rank whose parent has left, once it has confirmed: it may give up at any time before.
+    pub(super) fn take_in(
+        self: &Arc<Self>,
+        group: &Arc<Group>,
+        from: u32,
+        channel: Channel,
+        deadline: Deadline,
+    ) {
+        if group.members.get().is_none_or(|members| from as usize >= members.len()) {
+            return;
+        }
+        let confirmed = channel.send(&accepted(), None, deadline).and_then(|()| channel.receive(deadline));
+        if !matches!(confirmed, Ok((Message::Accepted { .. }, _))) {
             return;
         }
         let link = link(from, channel);
-        if group.adopt(&link, Some(&Message::Accepted { pid: std::process::id() })) {
+        if group.adopt(&link) {
             self.watch(&link, group);
         }
     }
+}
+
+fn accepted() -> Message {
+    Message::Accepted { pid: std::process::id() }
 }

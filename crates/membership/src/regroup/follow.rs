@@ -1,5 +1,6 @@
 //! A follower's part, and what both parts do with messages.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use super::{Abort, Action, Connection, Error, Forming, Message, Phase, Regroup, Unreached};
@@ -20,15 +21,17 @@ impl Regroup {
         };
         let unclear_since = self.unclear_since.take();
         match dialed {
+            // Another rank has found it silent meanwhile.
+            Ok(connection) if self.out.has(leader) => {
+                actions.push(Action::Close(connection));
+                self.retry(now, actions);
+            }
             Ok(connection) => {
-                // The leader answers when it has heard from all, or when its deadline has passed.
                 let until = self.deadline.max(now) + HELLO;
-                self.phase = Phase::Following { leader, connection, until };
+                self.phase = Phase::Following { leader, connection, until, is_led: false };
             }
-            // A rank that is stopped is not passed over: the others may be waiting there already.
-            Err(Unreached::Silent) if now >= self.deadline => {
-                self.done(Err(Error::NoAnswer(leader)), actions);
-            }
+            // A rank that is stopped is not passed over before: the others may be waiting there already.
+            Err(Unreached::Silent) if now >= self.deadline => self.pass_over(leader, now, actions),
             Err(Unreached::Silent) => self.retry(now, actions),
             Err(Unreached::Refused) => {
                 self.out.dead.insert(leader);
@@ -42,6 +45,39 @@ impl Regroup {
                 self.out.unreachable.insert(leader);
                 self.retry(now, actions);
             }
+        }
+    }
+
+    /// The leader is silent at the deadline: the next one leads.
+    pub(super) fn pass_over(&mut self, leader: u32, now: Instant, actions: &mut Vec<Action>) {
+        self.out.unreachable.insert(leader);
+        self.passed.insert(leader);
+        // Other ranks that are stopped would each take as long as this one.
+        let is_unknown = |rank: &u32| {
+            *rank < self.rank
+                && !self.out.has(*rank)
+                && !self.there.contains(rank)
+                && !self.checking.contains(rank)
+        };
+        let lower: Vec<u32> = self.view().ranks.iter().copied().filter(is_unknown).collect();
+        self.checking.extend(&lower);
+        actions.extend(lower.into_iter().map(Action::Probe));
+        self.retry(now, actions);
+    }
+
+    /// Another rank has passed these leaders over. A leader that answered this rank stays.
+    pub(super) fn hear_of_silent(&mut self, silent: &BTreeSet<u32>, now: Instant, actions: &mut Vec<Action>) {
+        let (own, is_led) = match self.phase {
+            Phase::Following { leader, is_led, .. } => (Some(leader), is_led),
+            _ => (None, false),
+        };
+        let leads = |rank: u32| is_led && own == Some(rank);
+        let is_here = |rank: u32| rank == self.rank || self.arrived.contains_key(&rank) || leads(rank);
+        let silent: Vec<u32> = silent.iter().copied().filter(|rank| !is_here(*rank)).collect();
+        self.out.unreachable.extend(&silent);
+        self.passed.extend(&silent);
+        if own.is_some_and(|leader| silent.contains(&leader)) {
+            self.retry(now, actions);
         }
     }
 
@@ -77,6 +113,17 @@ impl Regroup {
         actions: &mut Vec<Action>,
     ) {
         match message {
+            Message::Gathering { wait } => {
+                if let Phase::Following { connection: own, until, is_led, .. } = &mut self.phase
+                    && *own == connection
+                    && let Some(later) = now.checked_add(wait)
+                {
+                    // Its deadline counts, which may be later.
+                    self.deadline = self.deadline.max(later);
+                    self.gather_until = self.gather_until.max(later);
+                    (*until, *is_led) = (self.deadline + HELLO, true);
+                }
+            }
             Message::Propose(view) => {
                 let Phase::Following { leader, connection: own, .. } = self.phase else { return };
                 let follows = view.follows(self.view(), self.hosts.len());
@@ -138,18 +185,24 @@ impl Regroup {
         actions: &mut Vec<Action>,
     ) {
         let own = match &self.phase {
-            Phase::Following { connection, .. } => Some(*connection),
-            Phase::Forming(Forming { leader: Some((_, connection)), .. }) => Some(*connection),
+            Phase::Following { leader, connection, .. } => Some((*leader, *connection)),
+            Phase::Forming(Forming { leader: Some(leader), .. }) => Some(*leader),
             _ => None,
         };
-        if own != Some(connection) {
-            return;
-        }
+        let Some((leader, _)) = own.filter(|(_, own)| *own == connection) else { return };
         // The leader has not committed that group and never will.
         let current = self.view().group;
         self.views.retain(|view| Some(view.group) != group || view.group == current);
         match why {
-            Abort::Retry => self.retry(now, actions),
+            Abort::Retry => {
+                // The leader is there, and tries again even if the deadline has passed.
+                self.deadline = self.deadline.max(now);
+                self.retry(now, actions);
+            }
+            Abort::Left => {
+                self.out.dead.insert(leader);
+                self.retry(now, actions);
+            }
             Abort::Minority { here, others } => self.done(Err(Error::Minority { here, others }), actions),
             Abort::Excluded => self.done(Err(Error::Excluded), actions),
         }

@@ -7,6 +7,9 @@ use super::{Abort, Action, Connection, Error, Forming, Hello, Message, Phase, Re
 use crate::durations::{MINORITY, PROBE, REGROUP_RETRY_MAX};
 use crate::quorum::may_continue;
 
+/// The most proposals that a leader aborts, for each rank. Ranks that die or cannot reach each other take one or two.
+const ABORTS_MAX_PER_RANK: usize = 8;
+
 impl Regroup {
     pub(super) fn arrive(
         &mut self,
@@ -26,15 +29,37 @@ impl Regroup {
         // A rank that came is there, whatever was known of it.
         self.out.unreachable.remove(&hello.from);
         let from = hello.from;
+        self.hear_of_silent(&hello.passed, now, actions);
+        // It leads instead of one that it has passed over.
+        if from < self.rank {
+            actions.push(Action::Close(connection));
+            if matches!(self.phase, Phase::Gathering { .. }) {
+                self.dismiss(None, &Abort::Retry, actions);
+                self.retry(now, actions);
+            }
+            return;
+        }
         if let Some((old, _)) = self.arrived.insert(from, (connection, hello)) {
             actions.push(Action::Close(old));
             // It gave the proposal up and came again.
             if let Phase::Forming(Forming { leader: None, view, .. }) = &self.phase
                 && view.ranks.contains(&from)
             {
-                self.abort(Abort::Retry, now, actions);
+                return self.abort(Abort::Retry, now, actions);
             }
         }
+        self.lead(connection, now, actions);
+    }
+
+    /// Sends a follower that this rank leads, if it does.
+    pub(super) fn lead(&self, connection: Connection, now: Instant, actions: &mut Vec<Action>) {
+        let until = match &self.phase {
+            Phase::Gathering { .. } => self.gather_until,
+            Phase::Forming(Forming { leader: None, until, .. }) => *until,
+            _ => return,
+        };
+        let wait = until.saturating_duration_since(now);
+        actions.push(Action::Send(connection, Message::Gathering { wait }));
     }
 
     pub(super) fn closed(&mut self, connection: Connection, now: Instant, actions: &mut Vec<Action>) {
@@ -132,6 +157,11 @@ impl Regroup {
             Phase::Forming(forming) => Some(forming.view.group),
             _ => None,
         };
+        self.aborts += 1;
+        if self.aborts > ABORTS_MAX_PER_RANK * self.hosts.len() {
+            let missing = self.missing();
+            return self.done(Err(Error::Missing(missing)), actions);
+        }
         self.dismiss(group, &why, actions);
         // Followers need a moment to connect again, even if the deadline has passed.
         self.gather_until = self.gather_until.max(now + PROBE + REGROUP_RETRY_MAX);

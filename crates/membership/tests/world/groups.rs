@@ -19,11 +19,16 @@ impl World {
 
     /// A rank that left ends. Unless its departure was confirmed, ranks that stay may take it for dead.
     pub(super) fn departed(&mut self, rank: u32, is_confirmed: bool) {
-        self.outcome.confirmed += usize::from(is_confirmed);
-        if !is_confirmed {
-            self.end_everywhere(rank);
+        let node = &mut self.nodes[rank as usize];
+        let group = node.view.group;
+        node.life = if node.stays { Life::Away } else { Life::Gone };
+        match is_confirmed {
+            true => {
+                self.outcome.confirmed += 1;
+                self.departures.push((group, rank));
+            }
+            false => self.end_everywhere(rank),
         }
-        self.nodes[rank as usize].life = Life::Gone;
         self.close_all(rank, false);
     }
 
@@ -55,7 +60,9 @@ impl World {
             let roots = self.roots.get(&group).map_or(&[][..], Vec::as_slice);
             cause.map_or(Ok(()), |cause| self.check_cause(rank, &cause, roots))?;
             let delay = self.random.delay();
-            self.at(self.now + delay, Happens::Shrink(rank, group));
+            if !self.nodes[rank as usize].ignores {
+                self.at(self.now + delay, Happens::Shrink(rank, group));
+            }
         }
         Ok(())
     }
@@ -75,7 +82,7 @@ impl World {
             }
             Action::Deliver(Event::Died { rank: place }) => {
                 self.outcome.deaths_heard += 1;
-                if matches!(self.nodes[of(place) as usize].life, Life::Runs | Life::Stopped) {
+                if matches!(self.nodes[of(place) as usize].life, Life::Runs | Life::Stopped | Life::Away) {
                     return Err(format!("rank {rank} takes rank {} for dead, which lives", of(place)));
                 }
             }
@@ -87,7 +94,7 @@ impl World {
             Action::Reparent(place) => {
                 let (to, own) = (of(place), place_of(&view, rank));
                 match self.nodes[to as usize].life {
-                    Life::Runs if !self.is_cut(rank, to) => {
+                    Life::Runs | Life::Away if !self.is_cut(rank, to) => {
                         self.after_delay(Happens::Orphan(to, group, rank, own));
                     }
                     _ => self.not_reparented(group, rank, to, None),
@@ -147,7 +154,7 @@ impl World {
         let life = self.nodes[to as usize].life;
         let why = match life {
             _ if self.is_cut(orphan, to) => Probe::Silent,
-            Life::Runs => Probe::Answered,
+            Life::Runs | Life::Away => Probe::Answered,
             Life::Stopped => Probe::Silent,
             Life::Dead | Life::Gone => Probe::Refused,
         };
@@ -165,8 +172,8 @@ impl World {
             return (Probe::Silent, PROBE);
         }
         match self.nodes[to as usize].life {
-            Life::Runs if delay < PROBE => (Probe::Answered, delay),
-            Life::Runs | Life::Stopped => (Probe::Silent, PROBE),
+            Life::Runs | Life::Away if delay < PROBE => (Probe::Answered, delay),
+            Life::Runs | Life::Away | Life::Stopped => (Probe::Silent, PROBE),
             // A process that has just ended may still have a socket.
             Life::Dead | Life::Gone if self.has_just_ended(to) => (Probe::Unclear, delay.min(PROBE / 8)),
             Life::Dead | Life::Gone => (Probe::Refused, delay),
@@ -184,7 +191,7 @@ impl World {
             return (Err(Unreached::NoRoute), limit);
         }
         match self.nodes[to as usize].life {
-            Life::Runs => (Ok(()), delay),
+            Life::Runs | Life::Away => (Ok(()), delay),
             Life::Stopped => (Err(Unreached::Silent), HELLO),
             Life::Dead | Life::Gone if self.has_just_ended(to) => (Err(Unreached::Unclear), delay),
             Life::Dead | Life::Gone => (Err(Unreached::Refused), delay),

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loopback_is_not_left() {
+    fn loopback_listeners_stay_on_loopback() {
         let one = IpAddr::V4(Ipv4Addr::LOCALHOST);
         assert_eq!(addresses(one, 7, &Interfaces::default()), [SocketAddr::new(one, 7)]);
         let wrapped = IpAddr::V6(Ipv4Addr::LOCALHOST.to_ipv6_mapped());
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_taken_port_is_passed_over() {
+    fn used_ports_are_skipped() {
         let one = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let taken = weftlink_testkit::ports::reserved();
         let held = TcpListener::bind((Ipv4Addr::LOCALHOST, taken)).unwrap();

@@ -343,7 +343,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_missing_are_named() {
+    fn timeouts_name_missing_ranks_and_the_limit() {
         let missing = |ranks: &[usize], limit| {
             BootstrapError::Missing { ranks: ranks.to_vec(), purpose: "the heap".into(), limit }.to_string()
         };

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_on_its_own_host() {
+    fn a_process_recognizes_its_host() {
         let here = Host::here().unwrap();
         assert!(here.is_same(&Host::here().unwrap()));
         assert!(here.knows_pids_of(&here) && here.network != 0);

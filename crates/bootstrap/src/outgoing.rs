@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_does_not_read_finds_whole_messages_in_order() {
+    fn slow_readers_get_whole_messages_in_order() {
         let (mut peer, socket) = UnixStream::pair().unwrap();
         let mut outgoing = Outgoing::default();
         // Far more than the socket takes.

@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ends_of_this_process_are_of_one_user() {
+    fn sockets_of_one_process_have_the_same_user() {
         let (one, other) = UnixStream::pair().unwrap();
         assert_eq!(Peer::of(&one).unwrap().pid, Some(rustix::process::getpid()));
         for place in ["127.0.0.1:0", "[::]:0"] {
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     #[cfg(target_endian = "little")]
-    fn lines_of_the_table_are_read() {
+    fn table_lines_are_parsed() {
         let line = "   1: 0100007F:1F90 0100007F:A3C2 01 00000000:00000000 00:00000000 00000000  1000        0 4711 1";
         let read = Line::read(line).unwrap();
         assert_eq!(

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_silent_hold_up_nobody() {
+    fn silent_connections_delay_no_rank() {
         let mut pending = PendingConnections::new(Limits::with(usize::MAX));
         let mut strangers: Vec<UnixStream> = (0..2 * WAITING_MAX).map(|_| enter(&mut pending)).collect();
         strangers[WAITING_MAX + 1].write_all(b"w").unwrap();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_speak_stay_where_the_silent_are_many() {
+    fn silent_connections_do_not_evict_active_ones() {
         let mut pending = PendingConnections::new(Limits::with(32));
         assert_eq!(pending.limits, Limits { waiting: 8, helpers: 4 });
         let (mut half, mut whole) = (enter(&mut pending), enter(&mut pending));

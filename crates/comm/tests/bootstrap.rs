@@ -45,7 +45,7 @@ fn processes_share() {
 }
 
 #[test]
-fn they_also_meet_at_a_path_where_a_stale_socket_lies() {
+fn stale_sockets_are_replaced() {
     let path = std::env::temp_dir().join(format!("weft-test-{}.socket", std::process::id()));
     drop(UnixListener::bind(&path).unwrap());
     assert!(path.exists());
@@ -64,7 +64,7 @@ fn they_also_meet_at_a_path_where_a_stale_socket_lies() {
 }
 
 #[test]
-fn what_is_no_socket_is_left_alone() {
+fn other_files_are_not_removed() {
     let file = std::env::temp_dir().join(format!("weft-no-socket-{}", std::process::id()));
     std::fs::write(&file, "precious").unwrap();
     let place = RendezvousAddress::Path(file.clone());
@@ -76,7 +76,7 @@ fn what_is_no_socket_is_left_alone() {
 }
 
 #[test]
-fn calls_that_make_no_sense_are_refused() {
+fn meaningless_calls_are_refused() {
     let meeting = |size| meeting("nonsense", size);
     let errors = [
         Bootstrap::listen(&meeting(0)),
@@ -94,10 +94,10 @@ fn calls_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn nothing_is_left_open() {
+fn no_descriptors_are_leaked() {
     if role().is_none() {
         // In a process of its own, where no other test opens anything.
-        return assert_success(run("nothing_is_left_open", &meeting("leak", 2), 1));
+        return assert_success(run("no_descriptors_are_leaked", &meeting("leak", 2), 1));
     }
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let mapped = || std::fs::read_to_string("/proc/self/maps").unwrap().matches("/memfd:").count();

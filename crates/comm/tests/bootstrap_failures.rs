@@ -13,7 +13,7 @@ use weftlink_comm::bootstrap::{Bootstrap, BootstrapError, Network, Rendezvous};
 use weftlink_testkit::processes::this_program;
 
 #[test]
-fn ranks_that_do_not_come_are_named() {
+fn timeouts_name_all_missing_ranks() {
     let meeting = Rendezvous { deadline: BRIEF, ..meeting("missing", 4) };
     let error = Bootstrap::listen(&meeting).unwrap_err().to_string();
     assert!(error.starts_with("timed out after 0.03 s waiting for ranks 1, 2 and 3 ("), "{error}");
@@ -47,12 +47,12 @@ fn ranks_that_do_not_come_are_named() {
 }
 
 #[test]
-fn ranks_that_wait_for_others_to_come_say_for_whom() {
+fn rendezvous_warnings_name_the_missing_ranks() {
     // Rank 0 with nobody else, rank 1 without rank 0, and ranks 0 and 1 without rank 2.
     let start = |name: &str, rank: usize| {
         let place = format!("weft-test-{}-warn-{name}", std::process::id());
         let mut command = this_program();
-        command.args(["--exact", "ranks_that_wait_for_others_to_come_say_for_whom", "--nocapture"]);
+        command.args(["--exact", "rendezvous_warnings_name_the_missing_ranks", "--nocapture"]);
         command.env(ROLE, rank.to_string()).env(SIZE, "3").env(PLACE, place).env("WEFT_WARN_AFTER", "100ms");
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     };
@@ -77,7 +77,7 @@ fn ranks_that_wait_for_others_to_come_say_for_whom() {
 }
 
 #[test]
-fn different_asks_are_an_error_on_every_rank_that_shows_both() {
+fn differing_requests_are_reported_on_every_rank() {
     for ends in [Bootstrap::threads(3), group("mismatch", 3)] {
         let errors = on_all(ends, |mut end| {
             let bytes = if end.rank() == 1 { 4096 } else { 8192 };
@@ -111,7 +111,7 @@ fn shortage_is_an_error_on_every_rank() {
 }
 
 #[test]
-fn one_that_leaves_is_named_to_all() {
+fn all_ranks_name_a_departed_rank() {
     for (ends, leaver) in [
         (Bootstrap::threads(3), 1),
         (group("left-1", 3), 1),
@@ -128,7 +128,7 @@ fn one_that_leaves_is_named_to_all() {
 }
 
 #[test]
-fn a_killed_process_is_named_to_all() {
+fn all_ranks_name_a_killed_process() {
     if let Some((rank, meeting)) = role() {
         let _end = Bootstrap::join(&meeting, rank).unwrap();
         thread::sleep(AMPLE); // The parent does not let it sleep so long.
@@ -137,7 +137,7 @@ fn a_killed_process_is_named_to_all() {
     let meeting = meeting("killed", 3);
     thread::scope(|scope| {
         let one = scope.spawn(|| Bootstrap::join(&meeting, 1).unwrap());
-        let mut two = run("a_killed_process_is_named_to_all", &meeting, 2);
+        let mut two = run("all_ranks_name_a_killed_process", &meeting, 2);
         let mut zero = Bootstrap::listen(&meeting).unwrap();
         let mut one = one.join().unwrap();
         two.kill().unwrap();

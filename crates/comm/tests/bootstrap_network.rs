@@ -14,7 +14,7 @@ use weftlink_comm::bootstrap::{Network, Rendezvous, RendezvousAddress};
 use weftlink_testkit::ports::reserved_range;
 
 #[test]
-fn hosts_meet_over_the_network() {
+fn ranks_join_over_the_network() {
     // As many hosts as ranks, then two ranks on each, then all on one: by TCP either way, with IPv4, IPv6 and a name.
     for (ranks_per_host, host) in [(1, "127.0.0.1"), (2, "::1"), (8, "localhost")] {
         let place = RendezvousAddress::Tcp { host: host.to_owned(), ports: reserved_range() };
@@ -42,14 +42,14 @@ fn hosts_meet_over_the_network() {
 }
 
 #[test]
-fn ranks_without_shared_memory_are_hosts_of_their_own() {
+fn ranks_without_shared_memory_are_separate_hosts() {
     let meeting = Rendezvous { address: loopback(), ..meeting("", 3) };
     let ends = together(&meeting, |_| Network { shared_memory: false, ..Network::default() });
     assert_eq!(ends[2].hosts(), [0, 1, 2]);
 }
 
 #[test]
-fn a_port_that_somebody_else_has_is_passed_over() {
+fn ports_in_use_are_skipped() {
     // Whoever has it says something, says nothing, or is another job.
     for answer in
         [&b"HTTP/1.1 400 Bad\r\n\r\n"[..], b"weftlink\x02\0\0\0 but another job, which refuses all that"]

@@ -14,7 +14,7 @@ use weftlink_knobs::Knobs;
 use weftlink_testkit::processes::this_program;
 
 #[test]
-fn the_wrong_ones_are_refused_and_the_right_ones_still_meet() {
+fn invalid_clients_are_refused_and_ranks_still_join() {
     let meeting = meeting("refusals", 3);
     thread::scope(|scope| {
         let zero = scope.spawn(|| Bootstrap::listen(&meeting).unwrap());
@@ -44,7 +44,7 @@ fn the_wrong_ones_are_refused_and_the_right_ones_still_meet() {
 }
 
 #[test]
-fn a_second_of_the_same_rank_is_refused() {
+fn duplicate_ranks_are_refused() {
     let meeting = meeting("twice", 3);
     thread::scope(|scope| {
         let zero = scope.spawn(|| Bootstrap::listen(&meeting).unwrap());
@@ -75,7 +75,7 @@ fn a_second_of_the_same_rank_is_refused() {
 }
 
 #[test]
-fn another_version_is_named_beside_ours() {
+fn version_errors_name_both_versions() {
     let meeting = meeting("version", 2);
     let listener = UnixListener::bind_addr(&address(&meeting)).unwrap();
     thread::scope(|scope| {
@@ -91,7 +91,7 @@ fn another_version_is_named_beside_ours() {
 }
 
 #[test]
-fn ranks_that_are_set_up_differently_are_refused_and_told_in_what() {
+fn differing_settings_are_refused_by_name() {
     let meeting = Rendezvous { address: loopback(), ..meeting("", 2) };
     thread::scope(|scope| {
         let zero = scope.spawn(|| Bootstrap::listen(&meeting).unwrap());

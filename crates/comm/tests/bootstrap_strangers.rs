@@ -14,7 +14,7 @@ use meeting::{AMPLE, address, assert_success, exchange, loopback, meeting, role,
 use weftlink_comm::bootstrap::{Bootstrap, Rendezvous, RendezvousAddress};
 
 #[test]
-fn strangers_do_not_disturb_a_meeting_or_what_comes_after() {
+fn foreign_connections_do_not_disturb_a_job() {
     // Less than it would take to wait for all of those who say nothing.
     let meeting = Rendezvous { address: loopback(), deadline: Duration::from_secs(20), ..meeting("", 3) };
     let RendezvousAddress::Tcp { ports, .. } = &meeting.address else { unreachable!() };
@@ -63,7 +63,7 @@ fn record_handshake(listener: &std::net::TcpListener, port: u16, bytes: usize) -
 }
 
 #[test]
-fn replayed_handshakes_hold_up_nobody() {
+fn replayed_handshakes_delay_no_rank() {
     let meeting = Rendezvous { address: loopback(), deadline: Duration::from_secs(30), ..meeting("", 3) };
     let RendezvousAddress::Tcp { ports, .. } = &meeting.address else { unreachable!() };
     let port = *ports.start();
@@ -116,8 +116,8 @@ fn processor_time(pid: u32) -> Duration {
 }
 
 #[test]
-fn silent_connections_leave_room_for_ranks_where_descriptors_are_few() {
-    const TEST: &str = "silent_connections_leave_room_for_ranks_where_descriptors_are_few";
+fn idle_connections_do_not_exhaust_descriptors() {
+    const TEST: &str = "idle_connections_do_not_exhaust_descriptors";
     if let Some((_, meeting)) = role() {
         let few = rustix::process::Rlimit { current: Some(128), maximum: Some(128) };
         rustix::process::setrlimit(rustix::process::Resource::Nofile, few).unwrap();

@@ -66,8 +66,8 @@ fn is_of_another_user(error: &BootstrapError) -> bool {
 }
 
 #[test]
-fn another_user_is_turned_away_on_unix_sockets() {
-    const TEST: &str = "another_user_is_turned_away_on_unix_sockets";
+fn other_users_are_refused_on_unix_sockets() {
+    const TEST: &str = "other_users_are_refused_on_unix_sockets";
     if let Some((rank, meeting)) = role() {
         match std::env::var(DEED).unwrap().as_str() {
             "join" => {
@@ -165,7 +165,7 @@ fn another_user_cannot_join_a_job_without_a_secret() {
 }
 
 #[test]
-fn a_socket_of_somebody_else_or_in_use_stays_where_it_is() {
+fn foreign_and_active_sockets_are_not_removed() {
     let Some(abroad) = Abroad::new("paths") else { return };
     let path = abroad.folder.join("socket");
     let listen = |path: &Path| {

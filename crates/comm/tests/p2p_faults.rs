@@ -347,7 +347,7 @@ fn the_death_of_a_process_in_the_middle_of_a_message_ends_it() {
 
 /// The kernel may refuse to read a sender's memory although the sender lives.
 #[test]
-fn a_message_that_cannot_be_read_is_an_error_on_both_sides() {
+fn unreadable_messages_fail_on_both_sides() {
     const BYTES: usize = 1 << 20;
     let is_unreadable = |error: &Error, by: u32| matches!(error, Error::Unreadable { rank, peer, .. } if *rank == by && *peer == 1 - by);
     let here = |endpoint: Endpoint, mut child: Child| {
@@ -385,7 +385,7 @@ fn a_message_that_cannot_be_read_is_an_error_on_both_sides() {
             assert!(is_unreadable(&error, 1), "{error}");
         }
     };
-    with_a_process("a_message_that_cannot_be_read_is_an_error_on_both_sides", here, there);
+    with_a_process("unreadable_messages_fail_on_both_sides", here, there);
 }
 
 /// A death aborts the communicator, and so ends messages between living ranks too. Their errors name the rank that died.

@@ -47,9 +47,18 @@ fn schedule(seed: u64, is_shown: bool) -> Result<Outcome, String> {
     }
     let are_patient = random.one_in(2);
     for rank in 0..size {
-        let patience = if are_patient { 12_000 } else { [400, 3_000, 12_000][random.below(3) as usize] };
+        let regroup_timeout =
+            if are_patient { 12_000 } else { [400, 3_000, 12_000][random.below(3) as usize] };
         let (start, host) = (ms(random.below(spread)), rank * hosts / size);
-        let right = Spec { rank, size, host, start, patience: ms(patience), terms: "same", has_secret: true };
+        let right = Spec {
+            rank,
+            size,
+            host,
+            start,
+            regroup_timeout: ms(regroup_timeout),
+            terms: "same",
+            has_secret: true,
+        };
         let later = |random: &mut Random| start + ms(random.below(2 * spread));
         let drawn = random.below(24);
         let wrong = match drawn {

@@ -23,11 +23,11 @@ fn schedule(seed: u64, is_shown: bool) -> Result<Outcome, String> {
         _ => 2 + random.below(6),
     } as u32;
     let hosts = 1 + random.below(u64::from(size).min(5)) as u32;
-    let patience = Duration::from_millis([500, 3_000, 12_000][random.below(3) as usize]);
-    let mut world = World::new(random.next(), size, hosts, patience);
+    let regroup_timeout = Duration::from_millis([500, 3_000, 12_000][random.below(3) as usize]);
+    let mut world = World::new(random.next(), size, hosts, regroup_timeout);
     world.blocks = random.one_in(2);
     if is_shown {
-        world.trace = Some(vec![format!("{size} ranks on {hosts} hosts, {patience:?} to regroup")]);
+        world.trace = Some(vec![format!("{size} ranks on {hosts} hosts, {regroup_timeout:?} to regroup")]);
     }
     for _ in 0..=random.below(4) {
         let rank = random.below(u64::from(size)) as u32;

@@ -59,7 +59,7 @@ fn torchrun_keeps_its_port() {
 }
 
 #[test]
-fn weft_run_tells_where() {
+fn weft_run_sets_the_address() {
     let text = format!("{TORCHRUN} WEFT_JOB=w-1 WEFT_RENDEZVOUS=127.0.0.1:4000 WEFT_SECRET=0123456789abcdef");
     assert_eq!(who(&text), (Launcher::WeftRun, 5, 8, Some(1), Some(4), "127.0.0.1:4000".into()));
     let info = read(&text).unwrap();
@@ -79,7 +79,7 @@ fn mpi_on_one_host_needs_no_address() {
 }
 
 #[test]
-fn mpi_on_several_hosts_is_told_how() {
+fn mpi_on_several_hosts_gets_advice() {
     let error =
         refused(&OPEN_MPI.replace("LOCAL_SIZE=2", "LOCAL_SIZE=1").replace("LOCAL_RANK=1", "LOCAL_RANK=0"));
     assert_eq!(
@@ -96,7 +96,7 @@ fn mpi_on_several_hosts_is_told_how() {
 }
 
 #[test]
-fn launchers_that_do_not_tell_the_size() {
+fn launchers_without_a_size() {
     let error = refused("PMIX_RANK=1 PMIX_NAMESPACE=prte-1");
     assert!(error.starts_with("PMIX_RANK is set, but WORLD_SIZE is not."), "{error}");
     let info = who("PMIX_RANK=1 PMIX_NAMESPACE=prte-1@1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2");
@@ -108,7 +108,7 @@ fn launchers_that_do_not_tell_the_size() {
 }
 
 #[test]
-fn srun_meets_at_the_first_host() {
+fn srun_uses_the_first_host() {
     let (launcher, rank, size, local_rank, local_size, place) = who(SRUN);
     assert_eq!((launcher, rank, size, local_rank, local_size), (Launcher::Slurm, 5, 8, Some(1), Some(4)));
     let RendezvousAddress::Tcp { host, ports } = read(SRUN).unwrap().address else { panic!("{place}") };
@@ -137,7 +137,7 @@ fn srun_meets_at_the_first_host() {
 }
 
 #[test]
-fn torch_is_told_what_it_is_not_told() {
+fn torch_gets_the_missing_variables() {
     let info = |text: &str| {
         let info = reading(text, torch::for_torch).unwrap_or_default();
         info.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
@@ -158,7 +158,7 @@ fn torch_is_told_what_it_is_not_told() {
 }
 
 #[test]
-fn the_innermost_launcher_counts() {
+fn the_innermost_launcher_wins() {
     assert_eq!(who(&format!("{SRUN} {TORCHRUN}")).0, Launcher::Torchrun);
     assert_eq!(who(&format!("{SRUN} {OPEN_MPI}")).0, Launcher::OpenMpi);
     assert_eq!(who(&format!("{SRUN} {MPICH}")).0, Launcher::Hydra);
@@ -173,7 +173,7 @@ fn the_innermost_launcher_counts() {
 }
 
 #[test]
-fn contradictions_name_both() {
+fn contradictions_name_both_variables() {
     assert_eq!(
         refused(&format!("{OPEN_MPI} RANK=0 WORLD_SIZE=1")),
         "RANK=0 of WORLD_SIZE=1 contradicts OMPI_COMM_WORLD_RANK=1 of 2: unset RANK and WORLD_SIZE, if they are left over \
@@ -192,7 +192,7 @@ fn contradictions_name_both() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named() {
+fn invalid_variables_are_named() {
     assert!(refused("").starts_with("this process was not started as a rank of a job"));
     assert!(refused("RANK=0").starts_with("RANK is set, but WORLD_SIZE is not."));
     assert!(refused("WORLD_SIZE=2").starts_with("WORLD_SIZE is set, but RANK is not."));
@@ -213,7 +213,7 @@ fn what_cannot_be_read_is_named() {
 }
 
 #[test]
-fn a_rank_alone_meets_nobody() {
+fn a_single_rank_needs_no_rendezvous() {
     assert_eq!(who("RANK=0 WORLD_SIZE=1").5, "@weft-variables-alone-42-1000");
 }
 
@@ -247,7 +247,7 @@ fn addresses() {
 }
 
 #[test]
-fn secrets_from_files_and_from_nothing() {
+fn secrets_from_files_and_defaults() {
     let info = read(&format!("{TORCHRUN} WEFT_SECRET_FILE=/secret")).unwrap();
     assert_eq!(info.secret.bytes(), b"0123456789abcdef0123456789abcdef", "without the newline");
     assert!(!info.secret_is_guessable);

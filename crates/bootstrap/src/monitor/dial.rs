@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_stopped_is_not_gone_whatever_its_other_addresses_say() {
+    fn a_stopped_rank_is_not_gone_at_its_other_addresses() {
         let (late, silent) = (|| Tried::Connected(Broken::Late), || Tried::Silent("timed out".to_owned()));
         assert_eq!(verdict(vec![late(), Tried::Refused]), Broken::Late);
         assert_eq!(verdict(vec![Tried::Refused, silent(), late()]), Broken::Late);

@@ -187,7 +187,7 @@ impl World {
         let right = || self.processes.iter().filter(|process| self.is_right(&process.spec));
         let last = right().map(|process| process.spec.start).max().unwrap_or_default();
         let are_there = (0..self.size).all(|rank| right().any(|process| process.spec.rank == rank));
-        let waits = |process: &Process| process.spec.start + process.spec.patience >= last + AMPLE;
+        let waits = |process: &Process| process.spec.start + process.spec.regroup_timeout >= last + AMPLE;
         // A rank that is refused by another user for long gives up.
         let other_user = self.other_user_until.is_none_or(|until| until <= self.start + AMPLE - SLACK);
         !self.has_faults && are_there && right().all(waits) && other_user

@@ -128,7 +128,7 @@ pub(crate) struct Spec {
     pub(crate) size: u32,
     pub(crate) host: u32,
     pub(crate) start: Duration,
-    pub(crate) patience: Duration,
+    pub(crate) regroup_timeout: Duration,
     pub(crate) terms: &'static str,
     pub(crate) has_secret: bool,
 }
@@ -252,7 +252,7 @@ impl World {
             spec,
             life: Life::NotStarted,
             machine: None,
-            deadline: self.start + spec.start + spec.patience,
+            deadline: self.start + spec.start + spec.regroup_timeout,
             resumed: self.start,
             backlog: Vec::new(),
             is_busy: false,

@@ -68,7 +68,7 @@ impl World {
         let is_sound =
             |rank: &u32| !self.faulty.contains(rank) && !self.apart.contains(&self.hosts[*rank as usize]);
         let sound: Vec<u32> = (0..self.nodes.len() as u32).filter(is_sound).collect();
-        if self.had_partition || 2 * sound.len() <= self.nodes.len() || self.patience < PATIENCE_MIN {
+        if self.had_partition || 2 * sound.len() <= self.nodes.len() || self.regroup_timeout < PATIENCE_MIN {
             return Ok(());
         }
         let first = &self.nodes[sound[0] as usize].view;

@@ -162,7 +162,7 @@ pub(crate) struct World {
     roots: BTreeMap<GroupId, Vec<Event<Failure>>>,
     /// Every group that a rank was in.
     epochs: Vec<View>,
-    patience: Duration,
+    regroup_timeout: Duration,
     /// Whether ranks that regroup carry out actions one by one, as the driver of processes does, or all at once.
     pub(crate) blocks: bool,
     at_commit: Vec<Fault>,
@@ -178,7 +178,7 @@ const FIRST: GroupId = 1;
 const STEPS_MAX: usize = 400_000;
 
 impl World {
-    pub(crate) fn new(seed: u64, size: u32, hosts: u32, patience: Duration) -> World {
+    pub(crate) fn new(seed: u64, size: u32, hosts: u32, regroup_timeout: Duration) -> World {
         let random = Random(seed);
         let start = Instant::now();
         let hosts: Vec<u32> = (0..size).map(|rank| rank * hosts / size).collect();
@@ -204,7 +204,7 @@ impl World {
             ended: BTreeMap::new(),
             roots: BTreeMap::new(),
             epochs: vec![view.clone()],
-            patience,
+            regroup_timeout,
             blocks: false,
             at_commit: Vec::new(),
             faults: 0,

@@ -23,7 +23,7 @@ impl World {
         if node.view.group != group || node.regroup.is_some() {
             return Ok(());
         }
-        let deadline = self.now + self.patience;
+        let deadline = self.now + self.regroup_timeout;
         node.attempt += 1;
         (node.blocked, node.known) = (None, None);
         node.regroup_deadline = deadline;

@@ -105,8 +105,16 @@ fn allowed(interfaces: &Interfaces, place: Option<IpAddr>) -> io::Result<Vec<IpA
     ips.sort_unstable();
     ips.dedup();
     if ips.is_empty() {
-        let what = "no interface that WEFT_INTERFACE allows has an address on this host";
-        return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, what));
+        let mut names: Vec<&str> = found.iter().map(|interface| interface.name.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        return Err(io::Error::new(
+            io::ErrorKind::AddrNotAvailable,
+            format!(
+                "no interface that WEFT_INTERFACE allows has an address on this host; its interfaces are {}",
+                names.join(", ")
+            ),
+        ));
     }
     Ok(ips)
 }

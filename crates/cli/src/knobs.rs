@@ -29,10 +29,17 @@ pub(crate) struct Args {
 
 fn knob(name: &str) -> Result<&'static Knob, String> {
     let upper = name.to_ascii_uppercase().replace('-', "_");
-    let full = if upper.starts_with("WEFT_") { upper } else { format!("WEFT_{upper}") };
-    KNOBS.iter().find(|knob| knob.name == full).ok_or_else(|| match nearest(&full) {
-        Some(near) => format!("there is no setting {full}. Did you mean `{near}`?"),
-        None => format!("there is no setting {full}; `weft knobs` prints all"),
+    let full = if upper.starts_with("WEFT_") { upper.clone() } else { format!("WEFT_{upper}") };
+    let of_nccl = upper.strip_prefix("NCCL_").map(|rest| format!("WEFT_{rest}"));
+    let near = || match &of_nccl {
+        Some(ours) => {
+            KNOBS.iter().find(|knob| knob.name == ours).map(|knob| knob.name).or_else(|| nearest(ours))
+        }
+        None => nearest(&full),
+    };
+    KNOBS.iter().find(|knob| knob.name == full).ok_or_else(|| match near() {
+        Some(near) => format!("there is no setting {name}. Did you mean `{near}`?"),
+        None => format!("there is no setting {name}; `weft knobs` prints all"),
     })
 }
 

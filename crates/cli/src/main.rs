@@ -6,6 +6,7 @@
 //! A write error on standard output is an error, except a broken pipe (`weft ... | head`). Standard output that was closed before
 //! the start is not: Rust opens /dev/null in its place before `main`, and the two look the same.
 
+mod advice;
 mod bench;
 mod knobs;
 mod limits;
@@ -20,6 +21,7 @@ mod sim;
 mod spellings;
 mod table;
 mod topo;
+mod units;
 mod why;
 
 use std::fmt::Display;
@@ -131,10 +133,14 @@ fn main() -> ExitCode {
         screen::complain("weft", &shortage);
         return ExitCode::FAILURE;
     }
-    let command = spellings::with_aliases(Cli::command()).term_width(screen::columns());
-    let words = run::spelled(std::env::args_os().collect(), &command);
+    let command = spellings::with_aliases(Cli::command()).term_width(screen::help_columns());
+    let words = spellings::with_np(std::env::args_os().collect(), &command);
     // Parsing prints help and errors, so their colours are chosen before it.
     screen::choose_colours(spellings::color(&words));
+    if let Some(advice) = advice::before_parsing(&words) {
+        screen::complain("weft", &advice);
+        return ExitCode::from(2);
+    }
     let parsed = command.try_get_matches_from(&words).and_then(|found| Cli::from_arg_matches(&found));
     let outcome = match parsed.map(|cli| cli.command) {
         Ok(Command::Topo(args)) => topo::run(&args),
@@ -150,12 +156,15 @@ fn main() -> ExitCode {
         Ok(Command::Run(args)) => run::run(&args),
         Ok(Command::RunRank(args)) => return run::rank_main(&args),
         Err(misuse) if misuse.use_stderr() => {
-            if let Some(what) = spellings::negative(&misuse, &words) {
+            if let Some(what) =
+                spellings::negative(&misuse, &words).or_else(|| advice::instead_of(&misuse, &words))
+            {
                 screen::complain("weft", &what);
                 return ExitCode::from(2);
             }
-            let error = without_hidden(without_tip_to_escape(misuse)).render();
-            screen::complain_as(&error.ansi().to_string());
+            let error = without_hidden(without_wrong_tips(misuse)).render();
+            // All errors begin alike.
+            screen::complain_as(&error.ansi().to_string().replacen("error:", "weft:", 1));
             return ExitCode::from(2);
         }
         Err(help) => help.print().map_err(Failure::Output),
@@ -188,8 +197,12 @@ fn counted<N: Display + PartialEq + From<u8>>(count: N, what: &str) -> String {
     format!("{count} {what}{ending}")
 }
 
-/// Removes clap's advice to write `-- -x` for an unknown option: nobody who types one means a file.
-fn without_tip_to_escape(mut error: clap::Error) -> clap::Error {
+/// Removes clap's advice to write `-- -x` for an unknown option, since nobody who types one means a file, and a similar shell, which
+/// is another shell.
+fn without_wrong_tips(mut error: clap::Error) -> clap::Error {
+    if matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(arg)) if arg == "<SHELL>") {
+        error.remove(ContextKind::SuggestedValue);
+    }
     if let Some(ContextValue::StyledStrs(mut tips)) = error.remove(ContextKind::Suggested) {
         tips.retain(|tip| !tip.to_string().contains("as a value"));
         if !tips.is_empty() {

@@ -1,5 +1,7 @@
-//! The progress of long work, as one line on a terminal that is cleared at the end. Without a terminal there is none.
+//! The progress of long work, as one line on a terminal that is cleared at the end. Without a terminal, on a dumb one and beside
+//! a log there is none.
 
+use std::env;
 use std::io::{self, IsTerminal};
 
 pub(crate) struct Progress {
@@ -9,7 +11,10 @@ pub(crate) struct Progress {
 
 impl Progress {
     pub(crate) fn new() -> Self {
-        Self { is_terminal: io::stderr().is_terminal(), shown: false }
+        // A dumb terminal cannot clear a line, and log lines would break into it.
+        let is_dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
+        let logs = env::var_os("WEFT_DEBUG").is_some() && env::var_os("WEFT_DEBUG_FILE").is_none();
+        Self { is_terminal: io::stderr().is_terminal() && !is_dumb && !logs, shown: false }
     }
 
     pub(crate) fn show(&mut self, text: &str) {

@@ -60,6 +60,11 @@ pub(crate) fn columns() -> usize {
     known_columns().unwrap_or(COLUMNS)
 }
 
+/// The columns of help, which people read through a pager: those of the terminal behind the pipe, if there is one.
+pub(crate) fn help_columns() -> usize {
+    known_columns().or_else(|| Some(size_of(io::stderr())?.max(COLUMNS_MIN))).unwrap_or(COLUMNS)
+}
+
 /// The same without a default, for lines that are not broken unless people look at a terminal.
 pub(crate) fn known_columns() -> Option<usize> {
     let known = columns_from_environment().or_else(|| size_of(io::stdout()));
@@ -127,7 +132,13 @@ fn wrapped(line: &str, width: usize) -> Vec<String> {
     }
     let text = line.trim_start_matches(' ');
     let own = line.len() - text.len();
-    let more = if own > 0 { own + 2 } else { 0 };
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let is_numbered = digits > 0 && text[digits..].starts_with("  ");
+    let more = match own {
+        0 => 0,
+        _ if is_numbered => own + digits + 2,
+        own => own + 2,
+    };
     let (first, next) = (" ".repeat(own), " ".repeat(more));
     let options = Options::new(width)
         .initial_indent(&first)
@@ -195,6 +206,7 @@ mod tests {
     fn long_lines_continue_below_their_text() {
         assert_eq!(wrapped("one two three", 8), ["one two", "three"]);
         assert_eq!(wrapped("  one two three", 9), ["  one two", "    three"]);
+        assert_eq!(wrapped("   12  one two three", 14), ["   12  one two", "       three"]);
         assert_eq!(wrapped("as-long-as-it-is all-reduce", 12), ["as-long-as-it-is", "all-reduce"]);
         assert_eq!(wrapped("", 10), [""]);
     }

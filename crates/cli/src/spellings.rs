@@ -43,6 +43,9 @@ pub(crate) fn with_aliases(command: Command) -> Command {
 }
 
 fn aliased(arg: Arg, taken: &[String]) -> Arg {
+    // The value's parser reports a negative number better than "unexpected argument".
+    let takes_number = !arg.is_positional() && arg.get_action().takes_values();
+    let arg = if takes_number { arg.allow_negative_numbers(true) } else { arg };
     let Some(long) = arg.get_long().map(str::to_owned) else { return arg };
     let others = SPELLINGS.iter().find(|(name, _)| *name == long).map_or(&[][..], |(_, others)| others);
     let dashed = others.iter().map(|other| (*other).to_owned()).chain([long.clone()]);
@@ -51,6 +54,44 @@ fn aliased(arg: Arg, taken: &[String]) -> Arg {
     names.sort();
     names.dedup();
     arg.aliases(names)
+}
+
+/// Replaces mpirun's `-np` by `-n`, which clap would parse as `-n p`. Options of a program that `weft run` starts are left alone.
+pub(crate) fn with_np(mut words: Vec<OsString>, weft: &Command) -> Vec<OsString> {
+    let command = words.get(1).and_then(|word| word.to_str()).unwrap_or_default();
+    if command != "run" {
+        let counts = ["bench", "plan", "sim"].contains(&command);
+        words.iter_mut().filter(|word| counts && *word == "-np").for_each(|word| *word = "-n".into());
+        return words;
+    }
+    let Some(run) = weft.find_subcommand("run") else { return words };
+    let takes_value = |word: &str| {
+        let is = |option: &&Arg| match word.strip_prefix("--") {
+            Some(long) => {
+                option.get_long_and_visible_aliases().is_some_and(|names| names.contains(&long))
+                    || option.get_all_aliases().is_some_and(|names| names.contains(&long))
+            }
+            None => {
+                let aliases = option.get_all_short_aliases().unwrap_or_default();
+                let mut shorts = option.get_short().into_iter().chain(aliases);
+                shorts.any(|short| word.strip_prefix('-') == Some(short.to_string().as_str()))
+            }
+        };
+        run.get_arguments().find(is).is_some_and(|option| option.get_action().takes_values())
+    };
+    let mut at = 2;
+    while let Some(word) = words.get(at).and_then(|word| word.to_str()).map(str::to_owned) {
+        match word.as_str() {
+            "--" => break,
+            "-np" => {
+                words[at] = "-n".into();
+                at += 2;
+            }
+            option if option.starts_with('-') => at += 1 + usize::from(takes_value(option)),
+            _ => break,
+        }
+    }
+    words
 }
 
 /// The value of `--color` before the program of `weft run`, if it is a valid one; the parser reports others.
@@ -69,7 +110,7 @@ pub(crate) fn color(words: &[OsString]) -> ColorChoice {
     found.unwrap_or(ColorChoice::Auto)
 }
 
-/// The message for a negative number that an option does not take. clap reports it as an unknown option.
+/// The message for a negative size or count, `-1MiB` or `-2x hgx-h100`, which clap reports as an unknown option.
 pub(crate) fn negative(error: &clap::Error, words: &[OsString]) -> Option<String> {
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return None };
     let is_negative = |word: &str| {
@@ -82,7 +123,7 @@ pub(crate) fn negative(error: &clap::Error, words: &[OsString]) -> Option<String
     let at = words.iter().position(|word| word.starts_with(unknown))?;
     let option = at.checked_sub(1).map(|before| words[before].as_str()).filter(|word| word.starts_with('-'));
     let whose = option.map_or_else(String::new, |option| format!(" for {option}"));
-    Some(format!("`{}`{whose} is negative; give 0 or more", words[at]))
+    Some(format!("`{}`{whose} is negative; give a positive number", words[at]))
 }
 
 #[cfg(test)]
@@ -106,5 +147,21 @@ mod tests {
             all.flatten().any(|alias| alias == name)
         };
         assert!(has("max_restarts") && has("np") && has("keep_going"));
+    }
+
+    #[test]
+    fn np_is_n_before_the_program() {
+        let weft = Cli::command();
+        let of = |line: &str| {
+            let words = with_np(line.split(' ').map(OsString::from).collect(), &weft);
+            words.into_iter().map(|word| word.into_string().unwrap()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(of("weft run -np 2 -- prog -np 3"), "weft run -n 2 -- prog -np 3");
+        assert_eq!(of("weft run --json -np 2 prog -np 3"), "weft run --json -n 2 prog -np 3");
+        assert_eq!(of("weft run --name -np -np 2 prog"), "weft run --name -np -n 2 prog");
+        assert_eq!(of("weft run --hosts=a,b -x A -np 2 prog"), "weft run --hosts=a,b -x A -n 2 prog");
+        assert_eq!(of("weft run -H a,b -np 2 prog"), "weft run -H a,b -n 2 prog");
+        assert_eq!(of("weft run --json prog -np 3"), "weft run --json prog -np 3");
+        assert_eq!(of("weft bench -np 3"), "weft bench -n 3");
     }
 }

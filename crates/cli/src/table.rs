@@ -62,6 +62,12 @@ impl Table {
         self.rows[0].iter().position(|heading| heading == wanted)
     }
 
+    /// Whether the terminal has room for a column.
+    pub(crate) fn shows(&self, heading: &str) -> bool {
+        let place = self.place(heading);
+        self.layout(screen::columns()).columns.iter().any(|column| Some(column.place) == place)
+    }
+
     /// Marks the last row as the answer.
     pub(crate) fn mark(&mut self) {
         self.best = self.rows.len().checked_sub(2);
@@ -263,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_one_wraps_then_leaves_out_then_goes_below() {
+    fn narrow_tables_wrap_then_drop_columns() {
         let lines = plain(&table(), 66);
         assert_eq!(lines[..2], ["name   bus  note          why", "      rate"]);
         assert_eq!(lines[3].trim(), "ranks, twice");

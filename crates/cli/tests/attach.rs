@@ -20,7 +20,7 @@ use weftlink_testkit::processes;
 const WEFT: &str = env!("CARGO_BIN_EXE_weft");
 const ROLE: &str = "WEFT_TEST_ROLE";
 
-/// Started with a role it is a rank, or several; otherwise it is no test.
+/// With a role in the environment this is one rank or several; without one it does nothing.
 #[test]
 fn rank() {
     let all_reduce = |comm: &mut Communicator| comm.all_reduce(&mut [1.0_f32; 3], Reduction::Sum);
@@ -30,7 +30,7 @@ fn rank() {
             all_reduce(&mut comm).unwrap();
             let mut part = comm.split(Some(0), -(comm.rank() as i64)).unwrap().unwrap();
             all_reduce(&mut part).unwrap();
-            // From here on rank 0 waits for the others in vain, and rank 1 is somewhere else.
+            // Rank 0 now waits for the others, and rank 1 waits in the other communicator.
             let _ = match comm.rank() {
                 0 => all_reduce(&mut comm),
                 1 => all_reduce(&mut part),
@@ -53,12 +53,12 @@ fn rank() {
     }
 }
 
-/// As long as anybody asks, and not for ever if nobody ends it.
+/// Longer than the test, and bounded in case nothing kills the process.
 fn forever() {
     std::thread::sleep(Duration::from_secs(120));
 }
 
-/// A process that ends with the test; what `weft run` started ends with that.
+/// A process that is killed with the test; the ranks of `weft run` exit with it.
 struct Started(Child);
 
 impl Started {
@@ -108,7 +108,7 @@ fn numbers(why: &Value) -> Vec<String> {
 }
 
 #[test]
-fn a_job_that_hangs_is_asked_from_outside() {
+fn attach_explains_a_hanging_job() {
     let folder = scratch("attach-hangs");
     let name = format!("hangs-{}", std::process::id());
     let me = std::env::current_exe().unwrap();
@@ -165,7 +165,7 @@ fn a_job_that_hangs_is_asked_from_outside() {
 }
 
 #[test]
-fn ranks_that_are_threads_are_all_found() {
+fn attach_reads_ranks_that_are_threads() {
     let me = std::env::current_exe().unwrap();
     let process =
         Started::new(processes::command(me).args(["--exact", "rank", "--nocapture"]).env(ROLE, "threads"));
@@ -179,7 +179,7 @@ fn ranks_that_are_threads_are_all_found() {
 }
 
 #[test]
-fn ranks_without_a_communicator_are_told_of() {
+fn attach_refuses_a_job_without_communicators() {
     let name = format!("quiet-{}", std::process::id());
     let _job = Started::new(
         processes::command(WEFT)
@@ -189,15 +189,15 @@ fn ranks_without_a_communicator_are_told_of() {
     let found = until(|| asked(&name).filter(two));
     let text = why(&["--attach", &name]);
     let told = format!(
-        "Rank 1 (pid {}) has no communicator: it has not joined the others yet, or has dropped it.\n",
-        found["silent"][1]["pid"]
+        "weft: no rank of {name} has a communicator: they have not joined yet, or the program does not use Weft; only Weft programs \
+         can be examined\n"
     );
-    assert_eq!(text.status.code(), Some(1));
-    assert!(String::from_utf8(text.stdout).unwrap().ends_with(&told), "{told}");
+    assert_eq!((text.status.code(), text.stdout.len()), (Some(2), 0), "{found}");
+    assert_eq!(String::from_utf8(text.stderr).unwrap(), told);
 }
 
 #[test]
-fn what_is_no_job_says_so() {
+fn attach_reports_unknown_jobs() {
     let folder = scratch("attach-none");
     let done = shell(&folder, "weft why --attach no-such-job");
     assert_eq!((done.code, done.output.as_str()), (Some(2), ""));
@@ -219,11 +219,11 @@ fn what_is_no_job_says_so() {
 }
 
 #[test]
-fn what_may_not_be_seen_says_so() {
+fn attach_reports_missing_permission() {
     let ours = std::fs::metadata("/proc/self").unwrap().uid();
     let mut command = processes::command(WEFT);
     let theirs = if ours == 0 {
-        // Somebody who is nobody, if they can get at the program at all.
+        // The user `nobody`, if it may run the program.
         command.uid(65534).gid(65534);
         Some(std::process::id())
     } else {

@@ -40,7 +40,7 @@ fn json(name: &str, arguments: &str) -> Value {
 }
 
 #[test]
-fn a_table_as_nccl_tests_prints_it() {
+fn table_has_the_columns_of_nccl_tests() {
     let table = measured("bench-table", "-n 2 -b 8 -e 4KiB -f 8 --iters 3");
     let rows = rows(&table);
     let sizes: Vec<_> = rows.iter().map(|row| (row[0], row[1])).collect();
@@ -67,14 +67,14 @@ fn a_table_as_nccl_tests_prints_it() {
 }
 
 #[test]
-fn sizes_go_up_by_steps_too() {
+fn step_bytes_adds_to_the_size() {
     let table = measured("bench-steps", "-b 10 -e 31 -i 10 --iters 1 -w 0");
     let sizes: Vec<_> = rows(&table).iter().map(|row| row[0].to_owned()).collect();
     assert_eq!(sizes, ["8", "20", "28"], "whole elements");
 }
 
 #[test]
-fn options_as_nccl_tests_spells_them() {
+fn nccl_tests_spellings_work() {
     let arguments = "-b 1K -e 4K -f 4 -o sum -d float --warmup_iters 1 --local_register 2 --iters 1";
     let table = measured("bench-spelling", arguments);
     let sizes: Vec<_> = rows(&table).iter().map(|row| row[0].to_owned()).collect();
@@ -85,7 +85,7 @@ fn options_as_nccl_tests_spells_them() {
 }
 
 #[test]
-fn one_rank_is_not_ranks() {
+fn one_rank_is_singular() {
     let table = measured("bench-one", "-n 1 -e 8 --iters 1");
     assert!(table.contains("# 1 rank (a process), "), "{table}");
     let table = measured("bench-one", "-n 1 -e 8 --iters 1 --threads");
@@ -95,7 +95,7 @@ fn one_rank_is_not_ranks() {
 #[test]
 fn help_is_wrapped_once() {
     let help = shell(&scratch("bench-help"), "COLUMNS=100 weft bench --help 2> /dev/null").output;
-    for paragraph in help[help.find("Options are those of nccl-tests").unwrap()..].split("\n\n") {
+    for paragraph in help[help.find("Options have the names of nccl-tests").unwrap()..].split("\n\n") {
         let lines: Vec<_> = paragraph.trim().lines().collect();
         // A line of at most 100 columns that is not the last has no room for the next one's first word.
         for pair in lines.windows(2) {
@@ -162,7 +162,7 @@ fn plans_that_read_peers_run_where_the_kernel_reads() {
 }
 
 #[test]
-fn ranks_alone_and_ranks_that_share_cores() {
+fn one_rank_and_more_ranks_than_cores() {
     for arguments in ["-n 1", "-n 1 -R 2", "-n 8 --bind none", "-n 5 -R 2 --bind none --threads"] {
         let table = measured("bench-ranks", &format!("{arguments} -b 64 -e 4KiB -f 64 --iters 3"));
         assert_eq!(rows(&table).len(), 2);
@@ -171,7 +171,7 @@ fn ranks_alone_and_ranks_that_share_cores() {
 }
 
 #[test]
-fn the_document_has_what_the_table_has() {
+fn json_matches_the_table() {
     let run = json("bench-json", "-n 2 -b 8 -e 64 --iters 7 -R 2 -w 2 --deadline 30");
     assert_eq!(run["weft"], "bench/1");
     assert_eq!(run["collective"], "all-reduce");
@@ -198,7 +198,7 @@ fn the_document_has_what_the_table_has() {
 }
 
 #[test]
-fn the_guide_names_every_field_of_the_document() {
+fn docs_list_every_json_field() {
     let guide = fs::read_to_string(root().join("docs/bench.md")).unwrap();
     let run = json("bench-fields", "-b 8 -e 8 --iters 1 --algorithm ring");
     let row = &run["rows"][0];
@@ -210,7 +210,7 @@ fn the_guide_names_every_field_of_the_document() {
 }
 
 #[test]
-fn without_a_check_nothing_is_claimed() {
+fn check_0_reports_no_verdict() {
     let run = json("bench-unchecked", "-b 8 -e 8 --iters 1 -c 0 --algorithm one-shot -R 2");
     assert_eq!((&run["checked"], &run["out_of_bounds"]), (&false.into(), &Value::Null));
     assert_eq!(run["rows"][0]["out_of_place"]["wrong"], Value::Null);
@@ -221,24 +221,24 @@ fn without_a_check_nothing_is_claimed() {
 }
 
 #[test]
-fn the_number_of_calls_is_agreed_on() {
+fn ranks_agree_on_the_number_of_calls() {
     let run = json("bench-agreed", "-n 3 -b 8 -e 8 --bind none");
     let calls = run["rows"][0]["in_place"]["iterations"].as_u64().unwrap();
     assert!((5..=500_000).contains(&calls), "{calls}");
 }
 
 #[test]
-fn misuse() {
+fn wrong_arguments_exit_with_2() {
     for (arguments, told) in [
-        ("-n 0", "0 is not in 1..=1024"),
+        ("-n 0", "must be a whole number between 1 and 1024"),
         ("-b 2", "-b 2: the smallest size is 4 bytes, one float"),
-        ("-b 1MiB -e 1KiB", "the smallest size (-b 1 MB) is larger than the largest (-e 1 KB)"),
-        ("-f 1", "1 is not in 2.."),
+        ("-b 1MiB -e 1KiB", "the smallest size (-b 1 MiB) is larger than the largest (-e 1 KiB)"),
+        ("-f 1", "must be a whole number of 2 or more"),
         ("-i 1", "-i must be at least 4 bytes"),
         ("-f 2 -i 8", "cannot be used with"),
         ("-b 4 -e 1GiB -i 4", "more than 10000 sizes"),
         ("-b lots", "is not a size"),
-        ("-b -1", "`-1` for -b is negative"),
+        ("-b -1", "`-1` is not a size"),
         ("-e 99999999TB", "`99999999TB` is too large; the largest size is 1 PB"),
         ("-o add", "Known operations: sum, prod, min, max, avg, mulsum, logical-and"),
         ("-o bit-xor", "bit-xor is not defined for float"),
@@ -272,7 +272,7 @@ fn misuse() {
         ("-R 1", "CPU memory needs no registration"),
         ("-R 3", "write 0 (ordinary) or 2 (symmetric)"),
         ("-c 2", "write 0 or 1"),
-        ("--iters 0", "0 is not in 1.."),
+        ("--iters 0", "must be a whole number of 1 or more"),
         ("--deadline 0", "it is 0; write a time, such as 30s"),
         ("--deadline soon", "write a time, such as 500ms, 5s"),
         ("--size 64 -b 8", "cannot be used with"),
@@ -382,7 +382,7 @@ fn parent_of(pid: i32) -> Option<i32> {
 const ENDLESS: &str = "-b 8 -e 8 --iters 4000000000";
 
 #[test]
-fn a_rank_that_dies_is_named_and_the_others_go() {
+fn error_names_the_killed_rank() {
     let run = Endless::start(ENDLESS);
     let victim = run.ranks[1];
     Endless::signal(victim, Signal::KILL);
@@ -393,7 +393,7 @@ fn a_rank_that_dies_is_named_and_the_others_go() {
 }
 
 #[test]
-fn a_rank_that_is_stuck_is_named() {
+fn error_names_the_suspended_rank() {
     let run = Endless::start(&format!("{ENDLESS} --deadline 5"));
     Endless::signal(run.ranks[1], Signal::STOP);
     let done = run.end();
@@ -402,14 +402,14 @@ fn a_rank_that_is_stuck_is_named() {
 }
 
 #[test]
-fn nothing_outlives_a_command_that_is_killed() {
+fn ranks_exit_when_the_command_is_killed() {
     let mut run = Endless::start(ENDLESS);
     run.command.kill().unwrap();
     assert_eq!(run.end().code, None);
 }
 
 #[test]
-fn what_was_measured_before_ctrl_c_is_kept() {
+fn ctrl_c_keeps_finished_rows() {
     // Thousands of rows, so that there are always more to come.
     let mut run = Endless::start("-b 8 -e 40000 -i 4 --iters 100000");
     let mut reader = BufReader::new(run.command.stdout.take().unwrap());
@@ -427,7 +427,7 @@ fn what_was_measured_before_ctrl_c_is_kept() {
 }
 
 #[test]
-fn ctrl_c_at_a_terminal_reaches_the_ranks_too() {
+fn ctrl_c_at_a_terminal_stops_the_ranks() {
     let run = Endless::start(ENDLESS);
     kill_process_group(Pid::from_raw(run.command.id() as i32).unwrap(), Signal::INT).unwrap();
     let done = run.end();
@@ -436,7 +436,7 @@ fn ctrl_c_at_a_terminal_reaches_the_ranks_too() {
 }
 
 #[test]
-fn the_document_says_that_it_was_interrupted() {
+fn json_reports_the_interruption() {
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let run = Endless::start(&format!("{ENDLESS} --json"));
         Endless::signal(run.command.id() as i32, signal);
@@ -474,13 +474,13 @@ fn too_small_files_are_an_error() {
 }
 
 #[test]
-fn too_few_threads_are_an_error_or_are_done_without() {
+fn thread_limit_is_an_error_or_harmless() {
     let folder = scratch("bench-threads");
     if !rustix::process::geteuid().is_root() {
         println!("skipped: only root can run a process as a user who runs nothing else");
         return;
     }
-    // A user without a name: nobody else's processes count for its limit.
+    // A user without a name, so that no other processes count for its limit.
     let program = std::env::temp_dir().join(format!("weft-bench-threads-{}", std::process::id()));
     fs::copy(env!("CARGO_BIN_EXE_weft"), &program).unwrap();
     for processes in [1, 2, 4, 6, 8, 10] {
@@ -507,7 +507,7 @@ fn too_few_threads_are_an_error_or_are_done_without() {
             Some(1) => assert!(errors.contains("ulimit -u"), "{processes} processes: {errors}"),
             other => panic!("{processes} processes: {other:?}, {errors}"),
         }
-        // Far from the deadline: nobody waits for what cannot come.
+        // Far from the deadline: no rank waits for the one that cannot start.
         assert!(
             began.elapsed() < Duration::from_secs(150),
             "{processes} processes took {:?}",

@@ -30,7 +30,7 @@ fn assert_measured(run: &Value, ranks: usize) {
 }
 
 #[test]
-fn ranks_of_weft_run_measure_and_one_prints() {
+fn rank_0_of_weft_run_prints() {
     let run = document("run", "weft run -n 3 --bind none --no-tag --", "");
     assert_measured(&run, 3);
     assert_eq!((&run["launcher"], &run["hosts"]), (&"weft-run".into(), &vec![0; 3].into()));
@@ -41,7 +41,7 @@ fn ranks_of_weft_run_measure_and_one_prints() {
 }
 
 #[test]
-fn without_a_launcher_the_command_starts_its_own() {
+fn launcher_none_starts_ranks() {
     let run = document("none", "RANK=1 WORLD_SIZE=4", "--launcher none");
     assert_measured(&run, 2);
     assert_eq!(run["launcher"], Value::Null);
@@ -50,11 +50,11 @@ fn without_a_launcher_the_command_starts_its_own() {
 }
 
 #[test]
-fn what_a_launcher_contradicts_is_refused() {
+fn options_that_contradict_the_launcher_are_refused() {
     for (options, told) in [
         (
             "-n 4",
-            "weft: -n 4, but variables started this process as rank 1 of 3; omit -n, or add --launcher none to start own \
+            "weft: -n 4, but variables started this process as rank 1 of 3; omit -n, or add --launcher none to start other \
              ranks\n",
         ),
         ("--threads", "weft: --threads, but variables started this process as rank 1 of 3; omit it, or add "),
@@ -78,7 +78,7 @@ fn what_a_launcher_contradicts_is_refused() {
 }
 
 #[test]
-fn ranks_that_are_told_different_things_say_so() {
+fn different_arguments_on_ranks_are_an_error() {
     let command = "weft run -n 2 --bind none -- sh -c 'exec weft bench all-reduce -b 8 -e $((8 << RANK)) -f 2 --iters 2'";
     let done = run("different", command);
     assert_eq!(done.code, Some(2), "{}\n{}", done.output, done.errors);

@@ -84,7 +84,7 @@ fn judge(check: &Check, found: &Found) -> Verdict {
 }
 
 #[test]
-fn verdicts_are_what_weft_computes() {
+fn verdicts_match_the_computed_values() {
     let claims = claims();
     let mut runner = Runner::default();
     let mut wrong = Vec::new();
@@ -122,7 +122,7 @@ fn verdicts_are_what_weft_computes() {
 }
 
 #[test]
-fn quotes_stand_in_the_shared_documents() {
+fn quotes_occur_in_the_shared_documents() {
     let Some(shared) = env::var_os("WEFT_SHARED") else {
         println!("skipped: WEFT_SHARED does not say where the documents are");
         return;

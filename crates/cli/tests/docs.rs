@@ -67,17 +67,38 @@ fn pictures_are_current() {
 }
 
 #[test]
-fn relative_links_lead_somewhere() {
+fn relative_links_resolve() {
     for file in documents() {
         let text = fs::read_to_string(root().join(&file)).unwrap();
         // Formulas in code may look like links: every second stretch between backticks is code.
         let prose: String = text.split('`').step_by(2).collect();
-        for target in prose.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next()) {
-            let elsewhere = target.is_empty() || target.contains("://");
-            let path = root().join(&file).parent().unwrap().join(target);
-            assert!(elsewhere || path.exists(), "{file} links to {target}, which is not there");
+        for link in prose.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let (target, heading) = link.split_once('#').unwrap_or((link, ""));
+            if target.contains("://") {
+                continue;
+            }
+            let path = match target {
+                "" => root().join(&file),
+                target => root().join(&file).parent().unwrap().join(target),
+            };
+            assert!(path.exists(), "{file} links to {target}, which does not exist");
+            if !heading.is_empty() && path.extension().is_some_and(|ending| ending == "md") {
+                let text = fs::read_to_string(&path).unwrap();
+                let mut headings = text.lines().filter(|line| line.starts_with('#')).map(anchor);
+                assert!(headings.any(|anchor| anchor == heading), "{file} links to {link}: no such heading");
+            }
         }
     }
+}
+
+/// The anchor that GitHub gives to a heading.
+fn anchor(heading: &str) -> String {
+    let kept = |c: char| match c {
+        ' ' => Some('-'),
+        c if c.is_alphanumeric() || matches!(c, '-' | '_') => Some(c.to_ascii_lowercase()),
+        _ => None,
+    };
+    heading.trim_start_matches('#').trim().chars().filter_map(kept).collect()
 }
 
 /// Markdown files at the root and in docs/.
@@ -189,13 +210,13 @@ fn matches(shown: &[String], printed: &[String]) -> bool {
 }
 
 #[test]
-fn files_are_found_by_their_names() {
+fn files_in_documents_are_extracted() {
     let text = "```toml\nno = 1\n```\n```toml a.toml\nx = 1\ny = 2\n```\n```console\n$ cat a.toml\n```\n";
     assert_eq!(files_in(text), [("a.toml", "x = 1\ny = 2\n".to_owned())]);
 }
 
 #[test]
-fn stale_output_is_found_and_elided_output_kept() {
+fn replay_updates_stale_output_and_keeps_ellipses() {
     let text = "# A\n$ not a command\n```console\n$ one\nold\n$ two \\\n  more\nkept\n...\nend\n```\nend\n";
     let mut commands = Vec::new();
     let now = replay(text, |command| {

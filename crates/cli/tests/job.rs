@@ -32,7 +32,7 @@ fn text(bytes: Vec<u8>) -> String {
 }
 
 #[test]
-fn ranks_add_up_over_whatever_is_between_them() {
+fn all_reduce_works_over_every_transport() {
     let settings: [&[(&str, &str)]; 3] =
         [&[], &[("WEFT_SHM", "off")], &[("WEFT_SHM", "off"), ("WEFT_ENCRYPT", "on")]];
     for settings in settings {
@@ -45,7 +45,7 @@ fn ranks_add_up_over_whatever_is_between_them() {
 }
 
 #[test]
-fn settings_that_differ_are_named_with_both_values() {
+fn different_settings_are_an_error_with_both_values() {
     let script = r#"if [ "$RANK" = 1 ]; then export WEFT_ENCRYPT=on; fi; exec "$0""#;
     let mut command = weft_run("3", "differs");
     let done = command.args(["sh", "-c", script]).arg(example("05-job")).output().unwrap();
@@ -89,7 +89,7 @@ fn killed(name: &str, settings: &[(&str, &str)]) -> Output {
 }
 
 #[test]
-fn a_rank_that_panics_is_the_one_that_is_named() {
+fn error_names_the_panicking_rank() {
     let mut command = weft_run("4", "panics");
     let done = command.arg(example("06-shrink")).arg("stay").env("RUST_BACKTRACE", "0").output().unwrap();
     let told = text(done.stderr);
@@ -99,7 +99,7 @@ fn a_rank_that_panics_is_the_one_that_is_named() {
 }
 
 #[test]
-fn those_who_are_left_shrink_and_go_on() {
+fn survivors_shrink_and_continue() {
     let mut command = processes::command(WEFT);
     let command =
         command.args(["run", "-n", "4", "--bind", "none", "--keep-going", "--"]).stdin(Stdio::null());
@@ -124,7 +124,7 @@ fn without_numbers(line: &str) -> String {
 }
 
 #[test]
-fn a_rank_that_is_killed_is_named_by_all() {
+fn every_error_names_the_killed_rank() {
     for (name, settings) in [("killed", &[][..]), ("killed-tcp", &[("WEFT_SHM", "off")][..])] {
         let done = killed(name, settings);
         let told = text(done.stderr);
@@ -162,7 +162,7 @@ fn said(text: &str) -> Vec<String> {
     lines
 }
 
-/// Which rank of [`rank_that_is_harmed`] is harmed, where, and by which signal.
+/// Which rank of [`harmed_rank`] is harmed, where, and by which signal.
 const VICTIM: &str = "HARMED_RANK";
 const POSITION: &str = "HARMED_AT";
 const SIGNAL: &str = "HARMED_BY";
@@ -172,7 +172,7 @@ const POSITIONS: [&str; 9] = ["start", "1", "2", "3", "4", "5", "joined", "made"
 
 /// Not a test: what the ranks of jobs run in which one signals itself.
 #[test]
-fn rank_that_is_harmed() {
+fn harmed_rank() {
     let Ok(position) = std::env::var(POSITION) else { return };
     let is_victim = std::env::var("RANK") == std::env::var(VICTIM);
     let signal = if std::env::var(SIGNAL).unwrap() == "KILL" { Signal::KILL } else { Signal::STOP };
@@ -233,7 +233,7 @@ fn harmed(victim: usize, position: &str, signal: &str) -> (Value, String) {
     let done = processes::command(WEFT)
         .args(["run", "-n", "4", "--bind", "none", "--json", "--grace", "20s", "--"])
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "rank_that_is_harmed", "--nocapture", "--test-threads=1"])
+        .args(["--exact", "harmed_rank", "--nocapture", "--test-threads=1"])
         .envs([(VICTIM, victim.to_string().as_str()), (POSITION, position), (SIGNAL, signal)])
         .env("WEFT_DEADLINE", "4s")
         .stdin(Stdio::null())
@@ -279,7 +279,7 @@ fn all_blame(found: &Value, victim: usize) -> Result<(), String> {
 }
 
 #[test]
-fn a_rank_that_is_stopped_is_named_wherever_that_is() {
+fn suspended_rank_is_named_at_every_point() {
     harmed_everywhere("STOP", |victim, found| {
         let why = found["why"].as_str().unwrap_or_default();
         let headline = format!("failed because of rank {victim} (pid {})", found["ranks"][victim]["pid"]);
@@ -294,7 +294,7 @@ fn a_rank_that_is_stopped_is_named_wherever_that_is() {
 }
 
 #[test]
-fn a_rank_that_is_killed_is_named_wherever_that_is() {
+fn killed_rank_is_named_at_every_point() {
     harmed_everywhere("KILL", |victim, found| {
         let why = found["why"].as_str().unwrap_or_default();
         let headline = format!("rank {victim} (pid {}) was killed by SIGKILL", found["ranks"][victim]["pid"]);
@@ -306,6 +306,6 @@ fn a_rank_that_is_killed_is_named_wherever_that_is() {
 }
 
 #[test]
-fn numbers_do_not_matter() {
+fn numbers_are_masked() {
     assert_eq!(without_numbers("[3] pid 28089, 0.0 s, #5026"), "[N] pid N, N s, #N");
 }

@@ -33,7 +33,7 @@ The `Options` of a program take precedence; `Options::from_environment()` reads 
 ";
 
 #[test]
-fn the_page_is_current() {
+fn knobs_page_is_current() {
     let mut page = INTRODUCTION.to_owned();
     for knob in &KNOBS {
         let alike = if knob.all_alike { "yes" } else { "" };
@@ -44,7 +44,7 @@ fn the_page_is_current() {
 }
 
 #[test]
-fn values_are_shown_with_where_they_come_from() {
+fn values_have_an_origin() {
     let folder = scratch("knobs");
     let set = "WEFT_DEADLINE=5s WEFT_SECRET=swordfish WEFT_DEADLNE=7s";
     let done = shell(&folder, &format!("{set} weft knobs"));

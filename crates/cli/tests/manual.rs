@@ -41,11 +41,19 @@ fn every_command_has_a_page() {
     }
     let hidden = std::fs::read_dir(folder.join("pages")).unwrap().filter_map(Result::ok);
     assert!(hidden.into_iter().all(|file| !file.file_name().to_string_lossy().contains("rank")));
-    assert_eq!(shell(&folder, "weft man /proc/none").code, Some(1));
+    let run = std::fs::read_to_string(folder.join("pages/weft-run.1")).unwrap();
+    assert!(
+        run.contains(".TH WEFT-RUN 1") && run.contains(concat!("weft ", env!("CARGO_PKG_VERSION"))),
+        "{run}"
+    );
+    assert!(run.contains(".SH EXAMPLES\n.in 2n\n.nf\nweft run") && !run.contains("EXTRA"), "{run}");
+    let plan = std::fs::read_to_string(folder.join("pages/weft-plan.1")).unwrap();
+    assert!(plan.contains("weft plan [OPTIONS] [COLLECTIVE] [FABRIC]"), "{plan}");
+    assert_eq!(shell(&folder, "weft man /proc/none").code, Some(2));
 }
 
 #[test]
-fn help_is_a_command_too() {
+fn weft_help_equals_the_help_option() {
     let folder = scratch("help");
     for command in ["topo", "plan", "sim", "bench", "run", "why", "knobs"] {
         let by_command = shell(&folder, &format!("weft help {command}"));

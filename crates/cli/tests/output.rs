@@ -23,7 +23,7 @@ const COMMANDS: [&str; 12] = [
 ];
 
 #[test]
-fn a_full_device_is_an_error_that_says_where() {
+fn full_device_is_an_error_that_names_the_file() {
     let folder = scratch("output-full");
     for command in COMMANDS {
         let done = shell(&folder, &format!("weft {command} > /dev/full"));
@@ -36,7 +36,7 @@ fn a_full_device_is_an_error_that_says_where() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_none() {
+fn closed_pipe_is_no_error() {
     let folder = scratch("output-enough");
     for command in COMMANDS {
         // The shell's exit code is that of the last of a pipe, so the command's own goes through a file.
@@ -48,7 +48,7 @@ fn a_reader_that_has_seen_enough_is_none() {
 }
 
 #[test]
-fn nowhere_is_somewhere() {
+fn dev_null_works() {
     let done = shell(
         &scratch("output-nowhere"),
         "weft plan --list <> /dev/null >&0 && weft plan --list > /dev/null",

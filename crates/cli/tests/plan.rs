@@ -44,7 +44,7 @@ fn every_algorithm_is_listed_printed_and_proved() {
 }
 
 #[test]
-fn every_collective_is_chosen_for_and_told_in_json() {
+fn every_collective_has_a_choice_in_json() {
     let folder = scratch("plan-choice");
     for collective in [
         "all-reduce",
@@ -75,7 +75,7 @@ fn every_collective_is_chosen_for_and_told_in_json() {
 }
 
 #[test]
-fn sizes_have_algorithms_without_gaps() {
+fn size_ranges_have_no_gaps() {
     let folder = scratch("plan-sizes");
     let command = "weft plan all-reduce \"2x hgx-h100 + 8x ndr\" --sizes 8..1GiB";
     let told: Value = serde_json::from_str(&shown(&folder, &format!("{command} --json"))).unwrap();
@@ -95,15 +95,15 @@ fn sizes_have_algorithms_without_gaps() {
 }
 
 #[test]
-fn switches_that_add_are_named_and_can_be_left_out() {
+fn switch_algorithms_are_named_and_can_be_excluded() {
     let folder = scratch("plan-switches");
     let command = "weft plan all-reduce \"2x hgx-h100 + 8x ndr\" --size 1G";
     let text = shown(&folder, command);
     let text = text.replace('\n', " ");
-    assert!(text.contains("(SHARP). If they do not, add --without collnet-direct,collnet-chain."), "{text}");
-    assert!(text.contains("GB/s if switches reduce, "), "{text}");
+    assert!(text.contains("(SHARP). If yours do not, add --without collnet-direct,collnet-chain."), "{text}");
+    assert!(text.contains("GB/s if switches reduce; at most "), "{text}");
     let text = shown(&folder, &format!("{command} --without nvls-tree,collnet-direct,collnet-chain"));
-    assert!(!text.contains("SHARP") && text.contains("GB/s if GPUs reduce, "), "{text}");
+    assert!(!text.contains("SHARP") && text.contains("GB/s if GPUs reduce; at most "), "{text}");
 }
 
 #[test]
@@ -114,13 +114,13 @@ fn a_barrier_has_no_size_and_no_rate() {
     let row = text.lines().find(|line| line.starts_with("one-shot ")).unwrap();
     let cells: Vec<&str> = row.split_whitespace().collect();
     assert_eq!(cells[5..], ["-", "-", "-", "chosen"], "{row}");
-    assert!(text.contains("\nNo barrier: exchange-ll, exchange, "), "{text}");
+    assert!(text.contains("\nNot for barrier: exchange-ll, exchange, "), "{text}");
     let text = shown(&folder, "weft plan send-receive hgx-h100 --messages 0:0");
     assert!(text.starts_with("send-receive of 1 message on 8 ranks"), "{text}");
 }
 
 #[test]
-fn the_chosen_plan_is_written_proved_and_shown() {
+fn chosen_plan_can_be_emitted_proved_and_shown() {
     let folder = scratch("plan-chosen");
     shown(&folder, "weft plan all-reduce dgx-1-v100 --size 1GiB --emit json > p.json");
     let sentence = shown(&folder, "weft plan verify p.json");
@@ -133,7 +133,7 @@ fn the_chosen_plan_is_written_proved_and_shown() {
 }
 
 #[test]
-fn one_rank_of_a_hundred_thousand_is_shown() {
+fn show_works_with_100000_ranks() {
     let folder = scratch("plan-large");
     let cluster = "\"12500x hgx-h100 + 8x ndr\"";
     let text =
@@ -143,7 +143,7 @@ fn one_rank_of_a_hundred_thousand_is_shown() {
 }
 
 #[test]
-fn a_plan_in_words() {
+fn plan_as_text() {
     let text = shown(&scratch("plan-words"), "weft plan all-reduce -n 4 --algorithm ring --lanes 2 --show 1");
     assert!(
         text.contains("  channel 1: simple (payload, then a flag), at most 2 messages in flight\n"),
@@ -174,7 +174,7 @@ fn a_plan_in_words() {
 }
 
 #[test]
-fn what_is_printed_is_proved_and_runs() {
+fn emitted_plans_verify_and_run() {
     let folder = scratch("plan-round-trip");
     for (name, buffers) in [("ring --lanes 2", "-R 0"), ("two-shot", "-R 2")] {
         shown(&folder, &format!("weft plan all-reduce -n 3 --algorithm {name} --emit json > p.json"));
@@ -192,7 +192,7 @@ fn what_is_printed_is_proved_and_runs() {
 }
 
 #[test]
-fn a_plan_that_was_tampered_with_is_refused() {
+fn modified_plans_are_refused() {
     let folder = scratch("plan-tampered");
     let text = shown(&folder, "weft plan all-reduce -n 4 --algorithm ring --emit json");
     let mut plan: Value = serde_json::from_str(&text).unwrap();
@@ -215,21 +215,21 @@ fn a_plan_that_was_tampered_with_is_refused() {
     assert_eq!(told["verified"], false);
     assert_eq!(told["at"], json!({ "rank": 2, "lane": 0, "step": 2, "iterations": [] }));
     assert!(told["fault"].as_str().unwrap().contains("different chunks"), "{told}");
-    for (file, text, fault) in [
-        ("no.json", "{", "not a plan"),
-        ("no.xml", "<algo/>", "algo: the attribute coll is missing"),
-        ("none.json", "", "is empty"),
+    for (file, text, fault, code) in [
+        ("no.json", "{", "not a plan", 2),
+        ("no.xml", "<algo/>", "algo: the attribute coll is missing", 1),
+        ("none.json", "", "is empty", 2),
     ] {
         std::fs::write(folder.join(file), text).unwrap();
         let done = shell(&folder, &format!("weft plan verify {file} --json"));
         let told: Value = serde_json::from_str(&done.output).unwrap();
-        assert_eq!((done.code, &told["verified"]), (Some(1), &false.into()), "{file}");
+        assert_eq!((done.code, &told["verified"]), (Some(code), &false.into()), "{file}");
         assert!(told["fault"].as_str().unwrap().contains(fault), "{file}: {told}");
     }
 }
 
 #[test]
-fn misuse_is_told_from_bad_input() {
+fn wrong_arguments_and_files_have_exit_codes() {
     let folder = scratch("plan-misuse");
     std::fs::write(folder.join("no.json"), "{ \"weft\": \"plan/9\" }").unwrap();
     std::fs::write(folder.join("empty.json"), "").unwrap();
@@ -250,10 +250,10 @@ fn misuse_is_told_from_bad_input() {
         ("all-reduce hgx-h100 --sizes 8...9", 2, "`.9` is not a size"),
         ("all-reduce hgx-h100 --sizes 1GiB..8", 2, "is larger than"),
         ("barrier hgx-h100 --size 8", 2, "--size does not apply to barrier"),
-        ("all-reduce \"2x hgx-h100\"", 1, "add NICs to the spec, as in `2x hgx-h100 + 8x ndr`"),
-        ("all-reduce \"2x hgx-h100\" --sizes 8..1G", 1, "add NICs to the spec"),
-        ("all-reduce \"2x hgx-h100\" --show 0", 1, "add NICs to the spec"),
-        ("barrier hgx-h100 --without one-shot,dissemination", 1, "--without leaves out every algorithm"),
+        ("all-reduce \"2x hgx-h100\"", 2, "add NICs to the spec, as in `2x hgx-h100 + 8x ndr`"),
+        ("all-reduce \"2x hgx-h100\" --sizes 8..1G", 2, "add NICs to the spec"),
+        ("all-reduce \"2x hgx-h100\" --show 0", 2, "add NICs to the spec"),
+        ("barrier hgx-h100 --without one-shot,dissemination", 2, "--without: every algorithm for barrier"),
         ("all-reduce hgx-h100 --sizes 8", 2, "write two sizes with two dots between"),
         ("all-reduce hgx-h100 --root 1", 2, "--root does not apply to all-reduce"),
         ("broadcast hgx-h100 --root 8", 2, "is impossible on 8 ranks"),
@@ -268,7 +268,7 @@ fn misuse_is_told_from_bad_input() {
             2,
             "unknown algorithm `bruk`. Did you mean `bruck`? Known algorithms: exchange-ll",
         ),
-        ("all-reduce -n 0 --algorithm ring", 2, "0 is not in 1..=1024"),
+        ("all-reduce -n 0 --algorithm ring", 2, "must be a whole number between 1 and 1024"),
         ("all-reduce -n 4 --algorithm ring --show 4", 2, "ranks are 0 to 3"),
         ("all-reduce -n 4 --algorithm ring --show 0 --emit json", 2, "a file holds all ranks"),
         ("all-reduce --algorithm exchange --lanes 3", 2, "--lanes works with --algorithm ring and staged"),
@@ -277,7 +277,7 @@ fn misuse_is_told_from_bad_input() {
         ("all-reduce --algorithm ring --without tree", 2, "<FABRIC>"),
         ("verify nothere.json", 2, "cannot read nothere.json"),
         ("verify .", 2, "cannot read ."),
-        ("verify empty.json", 1, "empty.json is empty"),
+        ("verify empty.json", 2, "empty.json is empty"),
         ("verify msccl.xml", 1, "msccl.xml: algo: the attribute coll is missing\n"),
         ("import msccl.xml", 1, "msccl.xml: algo: the attribute coll is missing\n"),
         (
@@ -288,7 +288,7 @@ fn misuse_is_told_from_bad_input() {
         ("all-reduce hgx-h100 --emit msccl", 1, "--algorithm ring can be written"),
         (
             "verify no.json",
-            1,
+            2,
             "no.json: not a plan: unknown variant `plan/9`, expected `plan/1` at line 1 column 18\n",
         ),
     ] {
@@ -300,7 +300,7 @@ fn misuse_is_told_from_bad_input() {
 }
 
 #[test]
-fn the_guide_knows_the_limits_of_a_proof() {
+fn docs_state_the_limits_of_a_proof() {
     let folder = scratch("plan-limits");
     let guide = std::fs::read_to_string(root().join("docs/plan.md")).unwrap();
     let limits = guide.split_once("| what | at most |").unwrap().1.split_once("\n\n").unwrap().0;
@@ -358,7 +358,7 @@ fn the_guide_knows_the_limits_of_a_proof() {
 }
 
 #[test]
-fn msccl_programs_go_in_and_out() {
+fn msccl_programs_round_trip() {
     let folder = scratch("plan-msccl");
     let run = |command: &str| {
         let done = shell(&folder, command);

@@ -33,7 +33,7 @@ fn lines(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn ranks_are_told_who_they_are() {
+fn ranks_get_their_environment() {
     let done = run(
         "told",
         "-n 3 --name mine --bind none -- sh -c \
@@ -46,7 +46,7 @@ fn ranks_are_told_who_they_are() {
 }
 
 #[test]
-fn threads_are_one_unless_said_otherwise() {
+fn omp_num_threads_defaults_to_1() {
     let command = "-n 1 -- sh -c 'echo $OMP_NUM_THREADS'";
     assert_eq!(run("threads", command).output, "1\n");
     assert_eq!(run("threads-given", &format!("-x OMP_NUM_THREADS=3 {command}")).output, "3\n");
@@ -55,7 +55,7 @@ fn threads_are_one_unless_said_otherwise() {
 }
 
 #[test]
-fn the_secret_is_new_each_time_and_in_no_command_line() {
+fn secret_is_fresh_and_in_no_command_line() {
     let command = "-n 2 --no-tag --bind none -- sh -c 'echo $WEFT_SECRET $MASTER_PORT $WEFT_RENDEZVOUS; \
         for pid in $$ $PPID $(cut -d\" \" -f4 /proc/$PPID/stat); do tr \"\\0\" \" \" < /proc/$pid/cmdline; done >&2'";
     let (one, two) = (run("secret", command), run("secret-again", command));
@@ -71,7 +71,7 @@ fn the_secret_is_new_each_time_and_in_no_command_line() {
 }
 
 #[test]
-fn whole_lines_with_their_rank() {
+fn tagged_lines_do_not_mix() {
     let done = run(
         "lines",
         "-n 4 --bind none -- sh -c 'i=0; while [ $i -lt 300 ]; do echo $RANK says line $i; i=$((i+1)); done'",
@@ -87,14 +87,14 @@ fn whole_lines_with_their_rank() {
 }
 
 #[test]
-fn lines_without_their_rank_are_whole_too() {
+fn untagged_lines_do_not_mix() {
     let script = "printf $RANK:; touch begun-$RANK; while [ ! -e begun-$((1 - RANK)) ]; do sleep 0.01; done; printf whole";
     let done = run("no-tag", &format!("-n 2 --bind none --no-tag -- sh -c '{script}'"));
     assert_eq!(lines(&done.output), ["0:whole", "1:whole"]);
 }
 
 #[test]
-fn a_line_without_end_is_not_held() {
+fn endless_line_is_forwarded_in_parts() {
     let done = run(
         "long",
         "-n 2 --bind none -- sh -c 'head -c 12000000 /dev/zero | tr \"\\0\" $RANK; echo; \
@@ -115,7 +115,7 @@ fn a_line_without_end_is_not_held() {
 }
 
 #[test]
-fn bytes_of_a_single_rank_come_as_they_are() {
+fn output_of_one_rank_is_unchanged() {
     let folder = scratch("run-bytes");
     let done = shell(&folder, r"weft run -n 1 -- printf 'a\377\0b' | od -An -tx1");
     assert_eq!(done.output.trim(), "61 ff 00 62");
@@ -141,7 +141,7 @@ fn output_goes_to_files() {
 }
 
 #[test]
-fn who_failed_first_and_why() {
+fn report_names_the_first_failure() {
     let done = run(
         "failed",
         "-n 3 --bind none -- sh -c 'test $RANK = 1 || exec sleep 600; echo no such layer >&2; exit 7'",
@@ -163,7 +163,7 @@ fn who_failed_first_and_why() {
 }
 
 #[test]
-fn the_others_go_on_if_they_may() {
+fn keep_going_lets_the_others_finish() {
     let done = run(
         "keep-going",
         "-n 3 --bind none --keep-going -- sh -c 'test $RANK = 1 && { touch gone; exit 7; }; while [ ! -e gone ]; do sleep 0.01; done; \
@@ -175,7 +175,7 @@ fn the_others_go_on_if_they_may() {
 }
 
 #[test]
-fn options_that_there_are_not_are_no_programs() {
+fn unknown_options_are_not_programs() {
     let done = run("typo", "-n 2 --max-restart 3 -- true");
     assert_eq!(done.code, Some(2));
     assert!(done.errors.contains("a similar argument exists: '--max-restarts'"), "{}", done.errors);
@@ -194,7 +194,7 @@ fn options_that_there_are_not_are_no_programs() {
 }
 
 #[test]
-fn a_rank_that_ignores_sigterm_is_killed_and_so_is_what_it_started() {
+fn sigkill_follows_sigterm_for_the_process_group() {
     let folder = scratch("run-stubborn");
     let done = shell(
         &folder,
@@ -211,7 +211,7 @@ fn a_rank_that_ignores_sigterm_is_killed_and_so_is_what_it_started() {
 }
 
 #[test]
-fn all_are_started_again() {
+fn max_restarts_restarts_all_ranks() {
     let folder = scratch("run-restarts");
     let command = "--bind none --max-restarts 3 -- sh -c 'echo $WEFT_SECRET $TORCHELASTIC_RESTART_COUNT/$TORCHELASTIC_MAX_RESTARTS \
         >> rank-$RANK; test $TORCHELASTIC_RESTART_COUNT = 2 && exit 0; test $RANK = 0 && exit 9; exec sleep 600'";
@@ -232,18 +232,18 @@ fn all_are_started_again() {
 }
 
 #[test]
-fn time_limits() {
+fn timeout_stops_the_job() {
     let done = run("timeout", "-n 2 --bind none --timeout 300ms -- sleep 600");
     assert_eq!(done.code, Some(124), "{}", done.errors);
     assert_eq!(done.errors, "weft run: stopped after 0.3 s (--timeout); 0 of 2 ranks had exited by then\n");
 }
 
 #[test]
-fn what_cannot_be_started_is_named() {
+fn programs_that_cannot_start_are_named() {
     for (name, arguments, told) in [
         ("none", "-n 2", "name a program: weft run -n 2 -- python train.py"),
         ("count", "-- true", "give the number of ranks, such as -n 2"),
-        ("program", "-n 2 -- no-such-program", "there is no program \"no-such-program\" in PATH=/"),
+        ("program", "-n 2 -- no-such-program", "there is no program \"no-such-program\" in PATH"),
         ("path", "-n 2 -- ./none", "run-misuse-path/none"),
         ("script", "-n 2 -- ./x.py", "x.py is not executable; did you mean `python3 ./x.py`?"),
         ("folder", "-n 2 --workdir /no/such -- true", "there is no folder /no/such to run in; set --workdir"),
@@ -324,7 +324,7 @@ fn two_hosts() {
 }
 
 #[test]
-fn a_host_that_cannot_be_reached() {
+fn unreachable_host_is_an_error() {
     let done =
         run("unreached", "-n 2 --hosts red,blue --rsh \"sh -c 'echo who are you >&2; exit 255'\" -- true");
     assert_eq!(done.code, Some(1), "{}", done.errors);
@@ -333,7 +333,7 @@ fn a_host_that_cannot_be_reached() {
 }
 
 #[test]
-fn a_host_that_does_not_answer_can_be_given_up() {
+fn ctrl_c_gives_up_on_a_silent_host() {
     let folder = scratch("run-unanswered");
     let mut child = command(env!("CARGO_BIN_EXE_weft"))
         .args(["run", "-n", "2", "--hosts", "red,blue", "--rsh"])
@@ -350,7 +350,7 @@ fn a_host_that_does_not_answer_can_be_given_up() {
 }
 
 #[test]
-fn remote_shells_may_have_something_to_say() {
+fn remote_shell_banners_are_ignored() {
     let done = run(
         "welcome",
         "-n 1 --bind none --hosts red --rsh \"sh -c 'echo Welcome; shift; exec \\\"\\$@\\\"' rsh\" -- echo hi",
@@ -396,7 +396,7 @@ const BUSY: &str = "sleep 600 & echo $$ $! > new-$RANK; mv new-$RANK rank-$RANK;
 impl Background {
     fn start(name: &str, options: &str, script: &str) -> Background {
         let folder = scratch(&format!("run-{name}"));
-        // A remote shell for those who want one: it forgets the host.
+        // A remote shell that ignores the host.
         fs::write(folder.join("rsh"), "#!/bin/sh\nshift\nexec \"$@\"\n").unwrap();
         fs::set_permissions(folder.join("rsh"), fs::Permissions::from_mode(0o755)).unwrap();
         let child = command(env!("CARGO_BIN_EXE_weft"))
@@ -437,7 +437,7 @@ impl Background {
 }
 
 #[test]
-fn ctrl_c_ends_it() {
+fn ctrl_c_stops_the_job() {
     let job = Background::start("interrupt", "", &format!("{BUSY} wait"));
     job.signal("INT");
     let (code, errors) = job.end();
@@ -447,7 +447,7 @@ fn ctrl_c_ends_it() {
 }
 
 #[test]
-fn ranks_may_save_what_they_have() {
+fn ranks_can_handle_sigterm() {
     let script =
         format!("trap 'echo saved > saved-$RANK; exit 0' TERM; {BUSY} while :; do wait; sleep 0.01; done");
     let job = Background::start("save", "", &script);
@@ -459,7 +459,7 @@ fn ranks_may_save_what_they_have() {
 }
 
 #[test]
-fn ranks_that_are_stopped_hear_it_too() {
+fn suspended_ranks_get_the_signal() {
     let job = Background::start("stopped", "", &format!("{BUSY} kill -STOP $$; wait"));
     let pids = job.pids();
     for shell in [&pids[0], &pids[2]] {
@@ -505,7 +505,7 @@ fn a_second_sigterm_kills_too() {
 }
 
 #[test]
-fn other_signals_are_passed_on() {
+fn sigusr_is_forwarded() {
     let script = format!(
         "trap 'touch one-$RANK' USR1; trap 'touch two-$RANK; kill $!; exit 0' USR2; {BUSY} while :; do wait; sleep 0.01; done"
     );
@@ -553,7 +553,7 @@ fn killing_the_helper_leaves_no_rank() {
 }
 
 #[test]
-fn many_ranks_need_more_files_than_they_may_have_themselves() {
+fn many_ranks_raise_the_file_limit_of_the_launcher_only() {
     let folder = scratch("run-files-limit");
     let command = "ulimit -Sn 48; weft run -n 40 --no-tag --bind none";
     let done = shell(&folder, &format!("{command} -- sh -c 'ulimit -Sn'"));
@@ -565,7 +565,7 @@ fn many_ranks_need_more_files_than_they_may_have_themselves() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_ends_it() {
+fn closed_pipe_stops_the_job() {
     let folder = scratch("run-enough");
     let done = shell(
         &folder,
@@ -589,7 +589,7 @@ fn kill(signal: &str, pid: &str) {
     assert!(command("sh").args(["-c", &format!("kill -{signal} {pid}")]).status().unwrap().success());
 }
 
-/// Waits until a process is no more; one that nobody has reaped yet is no more either.
+/// Waits until a process has exited; a zombie has.
 fn assert_gone(pid: &str) {
     if pid.is_empty() {
         return;
@@ -647,7 +647,7 @@ fn a_remote_path_is_one_word() {
 }
 
 #[test]
-fn a_helper_that_does_not_read_does_not_hold_up_ctrl_c() {
+fn ctrl_c_works_while_a_helper_is_blocked() {
     let folder = scratch("run-deaf");
     let version = env!("CARGO_PKG_VERSION");
     // It says that it is ready, and reads nothing of an order that is longer than a pipe holds.
@@ -687,7 +687,7 @@ fn a_helper_that_does_not_read_does_not_hold_up_ctrl_c() {
 }
 
 #[test]
-fn links_in_a_folder_for_output_are_not_followed() {
+fn output_dir_does_not_follow_links() {
     let folder = scratch("run-links");
     fs::create_dir(folder.join("out")).unwrap();
     fs::write(folder.join("precious"), "precious").unwrap();

@@ -59,6 +59,10 @@ const COMMANDS: &[&str] = &[
     "weft sim all-reduce '16x hgx-h100 + 8x ndr' --sizes 1KiB..1GiB -f 32",
     "weft sim all-reduce '2x hgx-h100 + 8x ndr' --size 1GiB --beside all-to-all:256MiB --slow host1/nic0,leaf0=0.5",
     "weft sim all-reduce -n 8",
+    "weft sim all-to-all 8x-mi300x --size 64MiB",
+    "weft sim all-reduce dgx-h100 --gpus 0-3 --size 1GiB --sockets",
+    "weft plan all-reduce -n 4 --algorithm ring --show 0",
+    "weft topo '16x hgx-h100 + 8x ndr'",
     "weft sim compare hgx-b200 8x-rtx5090 '2x hgx-h100 + 8x eth100'",
     "weft sim copy gpu0 gpu1 --fabric 8x-rtx4090",
     "weft knobs",
@@ -75,6 +79,7 @@ const COMMANDS: &[&str] = &[
     "weft bench all-reduce -d flaot",
     "weft bench all-reduce --plan nothing.json",
     "weft run -n 2 -- false",
+    "weft run -n 2 -- nosuchprog",
     "weft why",
     "WEFT_STREAMS=many weft knobs",
     "WEFT_DEADLNE=5s weft knobs",
@@ -104,6 +109,8 @@ fn lines_fit_into_80_columns() {
         for line in lines {
             let length = line.chars().count();
             assert!(length <= 80, "{command}: a line of {length} characters\n{line}");
+            let is_help = command.contains("help");
+            assert!(is_help || !line.ends_with(' '), "{command}: a space at the end\n{line:?}");
         }
     }
 }
@@ -158,7 +165,7 @@ fn on_a_terminal(folder: &Path, environment: &str, command: &str) -> String {
 }
 
 #[test]
-fn a_terminal_gets_colour_and_the_short_table() {
+fn terminal_output_is_coloured_and_narrow() {
     let folder = scratch("screen-terminal");
     let plan = "weft plan all-reduce hgx-h100 --size 64MiB";
     let bench = "weft bench all-reduce -n 2 -e 64 --iters 1";

@@ -27,7 +27,7 @@ fn time_us(folder: &Path, question: &str) -> f64 {
 }
 
 #[test]
-fn every_collective_says_where_by_what_and_how_surely() {
+fn every_collective_has_a_prediction_with_an_error() {
     let folder = scratch("sim-all");
     for collective in
         ["all-reduce", "reduce", "broadcast", "all-gather", "reduce-scatter", "all-to-all", "send-receive"]
@@ -54,7 +54,7 @@ fn every_collective_says_where_by_what_and_how_surely() {
 }
 
 #[test]
-fn what_ifs_and_algorithms_change_the_answer() {
+fn what_if_options_change_the_time() {
     let folder = scratch("sim-what-if");
     let cluster = "all-reduce '4x hgx-h100 + 8x ndr' --size 256MiB";
     let usual = time_us(&folder, cluster);
@@ -96,7 +96,7 @@ fn fabrics_are_compared_and_copies_predicted() {
 }
 
 #[test]
-fn pictures_are_drawn() {
+fn plot_writes_svg() {
     let folder = scratch("sim-plot");
     shown(&folder, "weft sim all-reduce hgx-h100 --sizes 8..1GiB --plot a.svg");
     let picture = fs::read_to_string(folder.join("a.svg")).unwrap();
@@ -105,7 +105,7 @@ fn pictures_are_drawn() {
 }
 
 #[test]
-fn disturbed_calls_take_longer_and_say_so() {
+fn disturbances_slow_the_call() {
     let folder = scratch("sim-disturbed");
     let slower = |question: &str| {
         let found = json(&folder, &format!("weft sim all-reduce {question}"));
@@ -138,6 +138,30 @@ fn disturbed_calls_take_longer_and_say_so() {
 }
 
 #[test]
+fn some_gpus_are_no_disturbance() {
+    let folder = scratch("sim-gpus");
+    let text = shown(&folder, "weft sim all-reduce dgx-h100 --gpus 0-3 --size 1G");
+    assert!(text.contains("4 of 8 GPUs") && text.contains("seen as 4 x h100"), "{text}");
+    assert!(!text.contains("undisturbed"), "{text}");
+    let value = json(&folder, "weft sim all-reduce dgx-h100 --gpus 0-3 --size 1G");
+    assert_eq!((&value["ranks"], &value["rows"][0]["undisturbed_us"]), (&4.into(), &Value::Null));
+}
+
+#[test]
+fn predictions_without_measurements_have_no_error() {
+    let folder = scratch("sim-unmeasured");
+    let text = shown(&folder, "weft sim all-to-all 8x-mi300x --size 64M");
+    assert!(
+        text.contains("No expected error: no published measurements of all-to-all with rccl exist."),
+        "{text}"
+    );
+    let measured = shown(&folder, "weft sim all-reduce 8x-mi300x --size 64M").replace('\n', " ");
+    assert!(measured.contains("(NVLink or xGMI node, machines the model was not fitted to)"), "{measured}");
+    let newest = json(&folder, "weft sim all-reduce hgx-h100 --size 1M");
+    assert_eq!(newest["library_version"], "2.32");
+}
+
+#[test]
 fn traces_hold_every_step() {
     let folder = scratch("sim-trace");
     shown(&folder, "weft sim all-reduce hgx-h100 --size 1MiB --algorithm ring --trace t.json");
@@ -151,7 +175,7 @@ fn traces_hold_every_step() {
 }
 
 #[test]
-fn nonsense_is_refused_with_what_to_do() {
+fn wrong_arguments_get_advice() {
     let folder = scratch("sim-refused");
     for (question, message) in [
         ("all-reduce hgx-h100 --library ncll", "unknown library `ncll`. Did you mean `nccl`"),
@@ -181,7 +205,7 @@ fn nonsense_is_refused_with_what_to_do() {
 }
 
 #[test]
-fn measurements_are_predicted_whatever_they_are_called() {
+fn predictions_ignore_names_of_measurements() {
     let folder = scratch("sim-accuracy");
     let all = fs::read_to_string(root().join("testdata/measurements/published.csv")).unwrap();
     let mut lines = all.lines();
@@ -197,7 +221,7 @@ fn measurements_are_predicted_whatever_they_are_called() {
     assert!(some.len() > 20, "{} rows", some.len());
     fs::write(folder.join("some.csv"), format!("{head}\n{}\n", some.join("\n"))).unwrap();
     let text = shown(&folder, "weft sim accuracy some.csv --out predicted.csv");
-    for part in ["constants", "NVLink node", "systems, worst first", "rows, worst first"] {
+    for part in ["constants", "NVLink or xGMI node", "systems, worst first", "rows, worst first"] {
         assert!(text.contains(part), "{part} in\n{text}");
     }
     let predicted = fs::read_to_string(folder.join("predicted.csv")).unwrap();

@@ -23,7 +23,7 @@ fn shown(name: &str, arguments: &str) -> String {
 }
 
 #[test]
-fn a_pair_of_hgx_has_all_links_inside_and_the_network_across() {
+fn two_hgx_use_nvlink_inside_and_the_network_between() {
     let matrix = shown("pair", "\"2x hgx-h100 + 8x ndr\" --matrix");
     let row: Vec<&str> = matrix.lines().nth(1).unwrap().split_whitespace().collect();
     assert_eq!(row[..2], ["0", "host0/gpu0"]);
@@ -33,7 +33,7 @@ fn a_pair_of_hgx_has_all_links_inside_and_the_network_across() {
 }
 
 #[test]
-fn a_rack_is_one_domain_of_130_terabytes_a_second() {
+fn rack_is_one_domain_of_130_tb_per_s() {
     let view = shown("rack", "gb200-nvl72");
     assert!(
         view.contains(
@@ -45,13 +45,13 @@ fn a_rack_is_one_domain_of_130_terabytes_a_second() {
 }
 
 #[test]
-fn the_cube_mesh_shows_single_and_double_pairs() {
+fn cube_mesh_has_single_and_double_links() {
     let view = shown("cube", "dgx-1-v100");
     assert!(view.contains("gpu0  X     NV1   NV1   NV2   NV2   NVB   NVB   NVB"), "{view}");
 }
 
 #[test]
-fn consumer_cards_have_no_nvlink_and_say_why() {
+fn consumer_cards_explain_missing_nvlink() {
     let view = shown("cards", "2x-rtx4090");
     assert!(view.contains("no NVLink between them (Ada cards have no NVLink connector"), "{view}");
 }
@@ -77,7 +77,7 @@ fn every_system_shows_every_view() {
 }
 
 #[test]
-fn what_it_writes_it_reads() {
+fn written_files_read_back() {
     let folder = scratch("written");
     let run = |arguments: &str| {
         let done = weft(&folder, arguments);
@@ -96,19 +96,19 @@ fn what_it_writes_it_reads() {
 }
 
 #[test]
-fn misuse_is_told_from_bad_input() {
+fn wrong_arguments_and_files_exit_with_2() {
     let folder = scratch("misuse");
     std::fs::write(folder.join("bad.xml"), "<system version=\"1\">\n<cpu numaid=\"0\">\n").unwrap();
     for (arguments, code, told) in [
-        ("bad.xml", 1, "line 2: the file is truncated: <cpu> on line 2"),
+        ("bad.xml", 2, "line 2: the file is truncated: <cpu> on line 2"),
         ("nothere.xml", 2, "cannot read nothere.xml"),
-        (".", 1, "cannot read"),
+        (".", 2, "cannot read"),
         ("hgx-h10", 2, "Did you mean `hgx-h100`"),
         ("\"2x hgx-h100 + 8x ndx\"", 2, "no network is called `ndx`"),
-        ("hgx-h100 --gpu h100", 2, "--gpu applies only to the output of `nvidia-smi topo -m`"),
+        ("hgx-h100 --gpu h100", 2, "--gpu: a GPU model applies only to the output of `nvidia-smi topo -m`"),
         ("hgx-h100 --path gpu0 gpu9", 2, "no device `gpu9`"),
         ("hgx-h100 --bytes 1GB", 2, "--path"),
-        ("hgx-h100 --svg /nowhere/a.svg", 1, "cannot write /nowhere/a.svg"),
+        ("hgx-h100 --svg /nowhere/a.svg", 2, "cannot write /nowhere/a.svg"),
         ("--list planets", 2, "invalid value 'planets'"),
     ] {
         let done = weft(&folder, arguments);
@@ -143,7 +143,7 @@ fn hostile_files_are_refused_within_256_megabytes() {
             out.write_all(megabyte.as_bytes()).unwrap();
         }
         let done = shell(&folder, &format!("ulimit -v 262144; exec weft topo {file}"));
-        assert_eq!(done.code, Some(1), "{file}: {}", done.errors);
+        assert_eq!(done.code, Some(2), "{file}: {}", done.errors);
         assert!(done.errors.starts_with(&format!("weft: {file}: ")), "{file}: {}", done.errors);
         assert!(done.errors.len() < 400, "{file}: {}", done.errors);
         std::fs::remove_file(folder.join(file)).unwrap();
@@ -151,7 +151,7 @@ fn hostile_files_are_refused_within_256_megabytes() {
 }
 
 #[test]
-fn a_reader_that_leaves_early_is_no_failure() {
+fn closed_pipe_is_no_error() {
     let done = shell(
         &scratch("pipe"),
         "weft topo \"4x hgx-h100 + 8x ndr\" --matrix | head -1; weft topo --list | head -1",

@@ -14,7 +14,7 @@ use serde_json::Value;
 use weftlink_testkit::processes::command;
 
 #[test]
-fn records_are_merged_into_what_happened() {
+fn records_are_merged_into_an_explanation() {
     let folder = scratch("why");
     let records = root().join("testdata/records");
     let done = shell(&folder, &format!("weft why {}", records.display()));
@@ -41,7 +41,7 @@ Job 3f9a1c2b77d0: 4 ranks, 3 records from 2 hosts.
 }
 
 #[test]
-fn folders_without_records_say_so() {
+fn folder_without_records_is_an_error() {
     let folder = scratch("why-nothing");
     fs::write(folder.join("weft-record-0-rank0.json"), "{\"version\": 1, \"job\": \"a\"").unwrap();
     let done = shell(&folder, "weft why .");
@@ -60,7 +60,7 @@ fn folders_without_records_say_so() {
 
 /// A rank of a job is stopped, which is seen while the others wait; then it is killed.
 #[test]
-fn a_job_that_is_stuck_can_be_looked_at() {
+fn records_of_a_running_job_can_be_read() {
     let folder = scratch("why-stuck");
     let mut bench = command(env!("CARGO_BIN_EXE_weft"))
         .args(["bench", "all-reduce", "-n", "3", "-e", "8", "--iters", "100000000"])

@@ -160,6 +160,11 @@ impl Fabric {
     pub fn suggest_device(&self, name: &str) -> String {
         /// Only this many names are compared: a typo is as near to the devices of the first hosts.
         const NAMES_MAX: usize = 4096;
+        let gpus = self.gpus();
+        let is_gpu = name.strip_prefix("gpu").is_some_and(|number| number.parse::<u32>().is_ok());
+        if let (true, [first, .., last]) = (is_gpu, gpus) {
+            return format!(" The GPUs are {} to {}.", self.device_name(*first), self.device_name(*last));
+        }
         let names: Vec<String> = self.device_ids().take(NAMES_MAX).map(|id| self.device_name(id)).collect();
         crate::nearest::did_you_mean(name, names.iter().map(String::as_str))
     }

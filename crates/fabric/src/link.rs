@@ -229,7 +229,7 @@ impl LinkKind {
 
 /// A text is not the id of a link kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no link kind is called `{0}`; `weft topo --list links` prints all")]
+#[error("no link kind is called `{0}`; `weft topo --list links` prints them")]
 pub struct ParseLinkKindError(String);
 
 impl FromStr for LinkKind {

@@ -116,7 +116,7 @@ impl Summary {
     /// The summary as one sentence.
     pub fn sentence(&self) -> String {
         match self.gpus {
-            0 => "No GPU: there is nothing to plan a collective for.".to_owned(),
+            0 => "No GPU. Weft plans, predicts and runs collectives between CPU ranks, too: try `weft bench`.".to_owned(),
             1 => format!("One GPU{}: no peer on this machine{}.", self.unused_links(), self.past_the_node()),
             _ => format!("{}{}.", self.inside(), self.past_the_node()),
         }
@@ -197,7 +197,11 @@ impl Summary {
             0 | 1 => ("node", 1),
             hosts => ("domain", hosts as u64),
         };
-        let mut reach = format!("; past the {past} {} each way", nics.describe(hosts));
+        let mut reach = format!(
+            "; past the {past} {} each way, {} per GPU",
+            nics.describe(hosts),
+            nics.per_gpu().amount()
+        );
         if let Some(step) = self.network_step().filter(|step| *step >= 1.5) {
             reach += &format!(": {} cliff", times(step));
         }

@@ -27,7 +27,9 @@ pub enum TargetError {
         id: String,
     },
     /// A GPU model was given for a format that contains it.
-    #[error("--gpu applies only to the output of `nvidia-smi topo -m`; all other inputs name their GPUs")]
+    #[error(
+        "a GPU model applies only to the output of `nvidia-smi topo -m`; all other inputs name their GPUs"
+    )]
     UnexpectedGpu,
     /// The file cannot be opened.
     #[error("cannot read {name}: {error}.{}", near_system(name))]
@@ -75,9 +77,9 @@ pub enum TargetError {
 }
 
 impl TargetError {
-    /// True if the arguments are wrong; otherwise the file or machine they name is.
+    /// True if the arguments are wrong, such as a file that describes no fabric; otherwise a machine cannot be probed.
     pub fn is_misuse(&self) -> bool {
-        matches!(self, Self::Unknown(_) | Self::UnknownGpu { .. } | Self::UnexpectedGpu | Self::NoFile { .. })
+        !matches!(self, Self::RecordedMachine { .. } | Self::Probe(_))
     }
 }
 

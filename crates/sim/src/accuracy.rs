@@ -10,7 +10,7 @@ pub use rows::{by_setup, execute_rows, predict_rows};
 
 use crate::published::Row;
 pub use crate::quantile::quantile;
-use crate::setup::{Intra, Network, Setup};
+use crate::setup::{Intra, Library, Network, Operation, Setup};
 
 /// Size bands: name and largest size of each.
 pub const BANDS: [(&str, u64); 4] =
@@ -43,7 +43,7 @@ impl Class {
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
-            Class::NvlinkNode => "NVLink node",
+            Class::NvlinkNode => "NVLink or xGMI node",
             Class::PcieNode => "PCIe node",
             Class::Rdma => "RDMA networks",
             Class::Slingshot => "Slingshot",
@@ -60,6 +60,15 @@ impl Class {
             (Network::None, Intra::PciePeers | Intra::PcieHost | Intra::None) => Class::PcieNode,
             (Network::None, _) => Class::NvlinkNode,
         }
+    }
+}
+
+/// Whether published measurements of the library's operation exist; without any, a prediction has no expected error.
+pub fn is_measured(library: Library, operation: Operation) -> bool {
+    match library {
+        Library::Nccl => true,
+        Library::Rccl => operation == Operation::AllReduce,
+        _ => false,
     }
 }
 
@@ -139,6 +148,22 @@ pub fn summary(errors: &[TableError], band: usize, class: Option<Class>) -> Summ
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn measured_operations_are_those_with_scored_rows() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/measurements/published.csv");
+        let rows = crate::published::read(&std::fs::read_to_string(file).unwrap()).unwrap();
+        for library in Library::ALL {
+            for kind in crate::predict::kinds() {
+                let operation = crate::predict::operation(kind).unwrap();
+                let has_rows = rows.iter().any(|(row, purpose)| {
+                    *purpose == crate::published::Use::Score
+                        && (row.setup.library, row.operation) == (*library, operation)
+                });
+                assert_eq!(is_measured(*library, operation), has_rows, "{} {kind}", library.name());
+            }
+        }
+    }
 
     #[test]
     fn bands_end_with_their_bounds() {

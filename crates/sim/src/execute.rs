@@ -37,10 +37,17 @@ pub enum ExecuteError {
     #[error(transparent)]
     Fabric(#[from] FabricError),
     /// The library has no algorithm for the call.
-    #[error(
-        "{0} has no algorithm for this {1} on this fabric; choose another library, algorithm or protocol"
-    )]
-    Unsupported(&'static str, &'static str),
+    #[error("{library} cannot run {} on this fabric{}", .operation.name().replace('_', "-"), with(*.algorithm, *.protocol))]
+    Unsupported {
+        /// The library.
+        library: &'static str,
+        /// The operation.
+        operation: Operation,
+        /// The algorithm that its settings force.
+        algorithm: Option<LibraryAlgorithm>,
+        /// The protocol that its settings force.
+        protocol: Option<Protocol>,
+    },
     /// The plan is impossible on the fabric.
     #[error("{0}")]
     Impossible(String),
@@ -53,6 +60,43 @@ pub enum ExecuteError {
     /// The simulation failed.
     #[error(transparent)]
     Sim(#[from] SimError),
+}
+
+impl ExecuteError {
+    /// Whether the arguments are wrong; otherwise the simulation failed.
+    pub fn is_misuse(&self) -> bool {
+        matches!(
+            self,
+            Self::Unsupported { .. }
+                | Self::Impossible(_)
+                | Self::Program(_)
+                | Self::Host(_)
+                | Self::Sim(SimError::Conditions(_) | SimError::Jobs(_))
+        )
+    }
+
+    fn unsupported(setup: &Setup, operation: Operation) -> Self {
+        let (algorithm, protocol) = (setup.algorithm, setup.protocol);
+        Self::Unsupported { library: setup.library.name(), operation, algorithm, protocol }
+    }
+}
+
+/// The settings that rule all algorithms out, and what the algorithm is for.
+fn with(algorithm: Option<LibraryAlgorithm>, protocol: Option<Protocol>) -> String {
+    use LibraryAlgorithm as A;
+    let needs = match algorithm {
+        Some(A::Tree) => "; Tree is for all-reduce",
+        Some(A::Nvls | A::NvlsTree) => "; it needs NVSwitches that reduce (NVLink SHARP, since Hopper)",
+        Some(A::CollnetDirect | A::CollnetChain) => "; it is for all-reduce between hosts",
+        Some(A::Pat) => "; PAT is for all-gather and reduce-scatter with one GPU per host",
+        Some(A::Symmetric) => {
+            "; it is for all-reduce, all-gather and reduce-scatter inside one NVLink domain"
+        }
+        _ => "; choose another library, algorithm or protocol",
+    };
+    let algorithm = algorithm.map_or_else(String::new, |algorithm| format!(" with {}", algorithm.name()));
+    let protocol = protocol.map_or_else(String::new, |protocol| format!(" over {protocol}"));
+    format!("{algorithm}{protocol}{needs}")
 }
 
 impl From<Impossible> for ExecuteError {
@@ -123,7 +167,7 @@ impl<'s> Runner<'s> {
             return Ok(done);
         }
         let chosen = predict_on(self.constants, &self.machine, self.setup, operation, bytes)
-            .ok_or(ExecuteError::Unsupported(self.setup.library.name(), operation.name()))?;
+            .ok_or_else(|| ExecuteError::unsupported(self.setup, operation))?;
         if operation.is_copy() {
             let (algorithm, time) = (chosen.algorithm.name(), picoseconds(chosen.estimate.total_us()));
             return Ok(Execution { chosen, algorithm, time, outcome: None });

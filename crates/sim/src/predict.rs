@@ -10,7 +10,7 @@ use weftlink_fabric::catalog::gpus::Vendor;
 use weftlink_plan::Kind;
 use weftlink_plan::plan::Protocol;
 
-use crate::accuracy::{Class, band, expected};
+use crate::accuracy::{Class, band, expected, is_measured};
 use crate::constants::Constants;
 use crate::execute::{ExecuteError, Execution, Runner};
 use crate::library::LibrarySpec;
@@ -66,7 +66,7 @@ pub enum PredictError {
         fabric: String,
     },
     /// The library does not run on these GPUs.
-    #[error("{library} does not run on {gpu}; choose another --library")]
+    #[error("{library} does not run on {gpu}; choose another library")]
     Library {
         /// The library.
         library: &'static str,
@@ -100,9 +100,12 @@ pub enum PredictError {
 }
 
 impl PredictError {
-    /// Whether the arguments are wrong; otherwise they are valid but have no prediction.
+    /// Whether the arguments are wrong; otherwise the simulation failed.
     pub fn is_misuse(&self) -> bool {
-        !matches!(self, Self::Survey { .. } | Self::Execute(_))
+        match self {
+            Self::Execute(error) => error.is_misuse(),
+            _ => true,
+        }
     }
 }
 
@@ -131,7 +134,7 @@ pub struct Row {
     pub algbw_gb_per_s: f64,
     /// Bus bandwidth, as in nccl-tests.
     pub busbw_gb_per_s: f64,
-    /// The expected error: median and 90th percentile.
+    /// The expected error: median and 90th percentile. `None` without published measurements of the library's collective.
     pub expected_error: Option<(f64, f64)>,
     /// Microseconds of the same call without disturbances, and the concurrent jobs; `None` for a call without disturbances.
     pub undisturbed: Option<(f64, Vec<Neighbour>)>,
@@ -258,8 +261,7 @@ impl Case {
     pub fn row_of(&self, ranks: u32, bytes: u64, execution: Execution) -> Row {
         let algbw_gb_per_s = bytes as f64 / (execution.time.0 as f64 / 1e12) / 1e9;
         let busbw_gb_per_s = algbw_gb_per_s * self.operation.bus_factor(ranks);
-        let measured = matches!(self.setup.library, Library::Nccl | Library::Rccl);
-        let expected_error = measured.then(|| {
+        let expected_error = is_measured(self.setup.library, self.operation).then(|| {
             let found = expected(Some(Class::of(&self.setup)), band(bytes));
             (found.median, found.ninetieth)
         });
@@ -271,9 +273,7 @@ impl Case {
         let launch = match (self.setup.launch, self.setup.launch()) {
             (Some(_), _) => None,
             (None, Launch::ProcessPerGpu) => Some("a process per GPU"),
-            (None, Launch::OneThread) => {
-                Some("one thread launches the kernels of all GPUs (otherwise --launch process)")
-            }
+            (None, Launch::OneThread) => Some("one thread launches the kernels of all GPUs"),
         };
         launch.into_iter().collect()
     }
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn misuse_differs_from_a_fabric_without_a_prediction() {
+    fn wrong_arguments_are_misuse() {
         let usual = Options::default();
         let misuse = |asked: Result<Predicted, PredictError>| asked.unwrap_err().is_misuse();
         assert!(misuse(ask(Kind::Scan, "hgx-h100", &[8], &usual)));
@@ -356,7 +356,9 @@ mod tests {
         assert!(misuse(ask(Kind::AllReduce, "hgx-h100", &[1 << 40], &usual)));
         let rccl = Options { library: Some(parse_library("rccl").unwrap()), ..Options::default() };
         assert!(misuse(ask(Kind::AllReduce, "hgx-h100", &[8], &rccl)));
-        assert!(!misuse(ask(Kind::AllReduce, "2x hgx-h100", &[8], &usual)));
+        assert!(misuse(ask(Kind::AllReduce, "2x hgx-h100", &[8], &usual)));
+        let pat = Options { algorithm: Some(LibraryAlgorithm::Pat), ..Options::default() };
+        assert!(misuse(ask(Kind::AllReduce, "hgx-h100", &[8], &pat)));
     }
 
     #[test]

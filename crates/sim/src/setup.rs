@@ -6,6 +6,7 @@ use weftlink_fabric::nearest::{did_you_mean, fold};
 use weftlink_plan::plan::Protocol;
 
 use crate::gpu::{Generation, Gpu};
+use crate::library::newest;
 use crate::what_if::WhatIf;
 
 /// Declares an enum whose variants have names in files.
@@ -193,7 +194,11 @@ pub fn protocol_from_name(name: &str) -> Result<Option<Protocol>, String> {
         "ll" => Ok(Some(Protocol::Ll)),
         "ll128" => Ok(Some(Protocol::Ll128)),
         "simple" => Ok(Some(Protocol::Simple)),
-        _ => Err(format!("unknown protocol `{name}`. Known protocols: LL, LL128, Simple.")),
+        _ => {
+            let names = ["LL", "LL128", "Simple"];
+            let hint = did_you_mean(name, names.into_iter());
+            Err(format!("unknown protocol `{name}`.{hint} Known protocols: {}.", names.join(", ")))
+        }
     }
 }
 
@@ -277,6 +282,11 @@ impl Setup {
     /// Number of GPUs.
     pub fn ranks(&self) -> u32 {
         self.gpus_per_node * self.nodes
+    }
+
+    /// The version; the newest known if none is given.
+    pub fn newest_version(&self) -> Option<Version> {
+        self.version.or_else(|| newest(self.library))
     }
 
     /// How kernels are launched. By default, a process per GPU on several nodes, on modules since Hopper and with RCCL, where MPI starts

@@ -28,7 +28,7 @@ pub enum SurveyError {
     NoGpu,
     /// A GPU that the catalog does not know.
     #[error(
-        "the fabric does not name its GPU model, which predictions need: give it with --gpu (`weft topo --list gpus` prints the known models)"
+        "the fabric does not name its GPU model, which predictions need (`weft topo --list gpus` prints the known models); give it"
     )]
     UnknownGpu,
     /// The hosts differ.

@@ -26,7 +26,7 @@ use crate::Failure;
 pub(super) enum Launcher {
     /// Join the ranks of a launcher if one started this process
     Auto,
-    /// Start own ranks
+    /// Start ranks of its own
     None,
 }
 
@@ -38,7 +38,7 @@ pub(super) fn of_this_process(launcher: Launcher) -> Result<Option<Environment>,
     match Environment::of_this_process() {
         Ok(environment) => Ok(Some(environment)),
         Err(EnvironmentError::Nobody) => Ok(None),
-        Err(error) => Err(Failure::misuse(anyhow!("{error}; or add --launcher none to start own ranks"))),
+        Err(error) => Err(Failure::misuse(anyhow!("{error}; or add --launcher none to start other ranks"))),
     }
 }
 

@@ -195,7 +195,7 @@ fn create(path: &Path) -> Result<Target, Failure> {
     let name = path.display().to_string();
     match File::create(path).with_context(|| format!("cannot write {name}")) {
         Ok(file) => Ok((file, name)),
-        Err(error) => Err(Failure::Finding(error)),
+        Err(error) => Err(Failure::Misuse(error)),
     }
 }
 

@@ -158,7 +158,8 @@ impl std::str::FromStr for Type {
         let known = NCCL_TYPES.iter().find(|(known, _)| *known == name).map(|(_, data_type)| *data_type);
         known.or_else(|| DataType::from_name(name)).map(Type).ok_or_else(|| {
             let names: Vec<_> = DataType::ALL.into_iter().map(|known| Type(known).name()).collect();
-            let hint = did_you_mean(name, names.iter().copied());
+            let others = NCCL_TYPES.iter().map(|(known, _)| *known).filter(|known| !names.contains(known));
+            let hint = did_you_mean(name, names.iter().copied().chain(others));
             format!("unknown type `{name}`.{hint} Known types: {}, all.", names.join(", "))
         })
     }
@@ -168,6 +169,19 @@ impl std::str::FromStr for Type {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(super) struct Op(pub(super) Reduction);
+
+/// Other words for reductions, for suggestions.
+const SYNONYMS: [(&str, &str); 9] = [
+    ("add", "sum"),
+    ("plus", "sum"),
+    ("product", "prod"),
+    ("mul", "prod"),
+    ("multiply", "prod"),
+    ("mean", "avg"),
+    ("average", "avg"),
+    ("minimum", "min"),
+    ("maximum", "max"),
+];
 
 /// What nccl-tests calls a pre-multiplied sum.
 const MULSUM: &str = "mulsum";
@@ -238,7 +252,9 @@ impl std::str::FromStr for Op {
         }
         name.parse().map(Op).map_err(|_| {
             let names: Vec<_> = Reduction::NAMED.into_iter().map(|known| Op(known).name()).collect();
-            let hint = did_you_mean(name, names.iter().copied());
+            let meant =
+                SYNONYMS.iter().find(|(other, _)| *other == fold(name)).map_or(name, |(_, known)| known);
+            let hint = did_you_mean(meant, names.iter().copied());
             format!("unknown operation `{name}`.{hint} Known operations: {}, all.", names.join(", "))
         })
     }

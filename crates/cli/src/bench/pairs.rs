@@ -7,11 +7,11 @@ use std::io::{self, Write};
 
 use serde_json::{Value, json};
 use weftlink_comm::{Communicator, Error};
-use weftlink_fabric::bytes::Bytes;
 
 use super::job::{Job, Message, Pair as Measured, Pairs};
 use super::probe::Pair;
 use super::rank::{agree, iterations_in};
+use crate::units::size;
 
 /// The duration of each of the three measurements of a pair, and its repetitions; the best counts.
 const SECONDS: f64 = 0.01;
@@ -80,7 +80,7 @@ impl Matrices {
     }
 
     pub(super) fn print(&self, out: &mut impl Write, sizes: Pairs) -> io::Result<()> {
-        let (small, large) = (Bytes(sizes.small_bytes as u64), Bytes(sizes.large_bytes as u64));
+        let (small, large) = (size(sizes.small_bytes as u64), size(sizes.large_bytes as u64));
         for (title, matrix) in [
             (format!("Unidirectional bandwidth matrix (GB/s), messages of {large}"), &self.one_way_gb_per_s),
             (format!("Bidirectional bandwidth matrix (GB/s), messages of {large}"), &self.both_ways_gb_per_s),

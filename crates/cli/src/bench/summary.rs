@@ -1,10 +1,9 @@
 //! The result of the tour, in one sentence.
 
-use weftlink_fabric::bytes::Bytes;
-
 use super::job::Job;
 use super::results::{Measured, Row};
 use crate::counted;
+use crate::units::size;
 
 /// The sentence; nothing if too little was measured.
 pub(super) fn sentence(job: &Job, rows: &[Row]) -> Option<String> {
@@ -22,20 +21,13 @@ pub(super) fn sentence(job: &Job, rows: &[Row]) -> Option<String> {
     let busbw = largest.measured().map(|Measured { busbw_gb_per_s, .. }| *busbw_gb_per_s).fold(0.0, f64::max);
     Some(format!(
         "All-reduce of {} between {}: {} in symmetric memory (busbw {busbw:.1} GB/s), {} in ordinary memory; {} in {}.",
-        size(largest.bytes),
+        size(largest.bytes as u64),
         counted(job.ranks, "rank"),
         time(best(largest)),
         time(best(ordinary)),
         counted(smallest, "byte"),
         time(least),
     ))
-}
-
-/// Bytes in binary units if that is a whole number.
-fn size(bytes: usize) -> String {
-    let units = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
-    let whole = units.into_iter().find(|(_, unit)| bytes >= *unit && bytes.is_multiple_of(*unit));
-    whole.map_or_else(|| Bytes(bytes as u64).to_string(), |(name, unit)| format!("{} {name}", bytes / unit))
 }
 
 /// Microseconds in a suitable unit.

@@ -10,10 +10,11 @@ use weftlink_fabric::bytes::Bytes;
 use weftlink_kernels::Kernels;
 
 use super::Crew;
-use super::job::{Case, Job, Machine};
+use super::job::{Case, Job, Machine, Stats};
 use super::rank::{ITERATIONS_MAX, ITERATIONS_MIN};
 use super::results::{Measured, Row, average_busbw_gb_per_s, wrong};
 use crate::counted;
+use crate::units::size;
 
 /// The columns of the full table up to the algorithm's name, and room for that.
 const FULL_COLUMNS: usize = 150;
@@ -125,7 +126,8 @@ pub(super) fn row(
         let [min, p50, p95, p99, max] =
             [stats.min_us, stats.p50_us, stats.p95_us, stats.p99_us, stats.max_us].map(time);
         let calls = counted(stats.calls, "call");
-        writeln!(out, "#  {name}, {calls} (us): min {min} p50 {p50} p95 {p95} p99 {p99} max {max}")?;
+        let indent = if form == Form::Narrow { "\n#   " } else { "" };
+        writeln!(out, "#  {name}, {calls} (us):{indent} min {min} p50 {p50} p95 {p95} p99 {p99} max {max}")?;
     }
     out.flush()
 }
@@ -198,6 +200,10 @@ pub(super) fn footer(out: &mut impl Write, job: &Job, rows: &[Row]) -> io::Resul
         0 => "0 OK".to_owned(),
         wrong => format!("{wrong} FAILED"),
     };
+    let is_timed = |measured: &Measured| measured.stats.is_some();
+    if job.stats == Some(Stats::Undisturbed) && !rows.iter().flat_map(Row::measured).all(is_timed) {
+        writeln!(out, "# --stats: some calls are too short to time one by one; --stats=all does it anyway")?;
+    }
     writeln!(out, "# Out of bounds values : {verdict}")?;
     if let Some(rate) = average_busbw_gb_per_s(rows) {
         writeln!(out, "# Avg bus bandwidth    : {rate:.4}")?;
@@ -236,7 +242,7 @@ fn rotates(job: &Job) -> bool {
 /// The progress line: what is measured, and the time left.
 pub(super) fn progress(row: usize, job: &Job, passed: Duration) -> String {
     let (case, count) = job.rows[row];
-    let bytes = Bytes(job.cases[case].bytes(count, job.ranks) as u64);
+    let bytes = size(job.cases[case].bytes(count, job.ranks) as u64);
     let left = left(passed, row, job.rows.len());
     format!("measuring {bytes} ({} of {}{left})", row + 1, job.rows.len())
 }
@@ -283,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_follows_from_what_is_done() {
+    fn time_left_is_extrapolated() {
         let passed = Duration::from_secs(30);
         assert_eq!(left(passed, 0, 4), "");
         assert_eq!(left(passed, 1, 4), ", 2 min left");

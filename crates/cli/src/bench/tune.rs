@@ -18,6 +18,7 @@ use super::job::{Case, Job};
 use super::names::{Op, Type, What};
 use super::results::Row;
 use crate::Failure;
+use crate::units::size;
 
 /// The number of rounds, and the duration of each loop of calls.
 const ROUNDS: usize = 3;
@@ -69,8 +70,8 @@ pub(super) fn rows(
     if counts.is_empty() {
         return misuse(format!(
             "the smallest size (-b {}) is larger than the largest (-e {})",
-            Bytes(from),
-            Bytes(to)
+            size(from),
+            size(to)
         ));
     }
     for what in if asked.is_empty() { &COLLECTIVES[..] } else { asked } {
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_cannot_go_on_is_replaced() {
+    fn plans_without_a_time_are_replaced() {
         let times = vec![(4096, vec![("ring:ll".to_owned(), 1.0)]), (16_384, vec![("ring".to_owned(), 9.0)])];
         assert_eq!(breakpoints(&times), [(Some(8192), "ring:ll".to_owned()), (None, "ring".to_owned())]);
     }

@@ -1,5 +1,6 @@
 //! `weft plan COLLECTIVE FABRIC`: every candidate and why it lost, or the algorithm for each size, or the plan itself.
 
+use anyhow::anyhow;
 use weftlink_plan::Kind;
 use weftlink_plan::choose::{self, ChooseError};
 
@@ -35,9 +36,12 @@ pub(super) fn run(
 
 impl From<ChooseError> for Failure {
     fn from(error: ChooseError) -> Self {
-        match error.is_misuse() {
-            true => Failure::misuse(error),
-            false => Failure::finding(error),
+        match error {
+            ChooseError::Option { option, collective } => {
+                Failure::misuse(anyhow!("--{option} does not apply to {collective}"))
+            }
+            ChooseError::LeftOut { .. } => Failure::misuse(anyhow!("--without: {error}")),
+            error => Failure::misuse(error),
         }
     }
 }

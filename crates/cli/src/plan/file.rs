@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use serde_json::{Value, json};
 use weftlink_fabric::bytes::Bytes;
+use weftlink_plan::msccl::MscclError;
 use weftlink_plan::plan::Agreement;
 use weftlink_plan::{Plan, Refusal, Verified, verify};
 
@@ -22,7 +23,7 @@ Examples:
   weft plan verify mine.json
   weft plan all-reduce -n 4 --algorithm ring --emit json | weft plan verify -
 
-Exit code 0 if the plan is proved, 1 if it is refused, 2 if the file cannot be read.")]
+Exit code 0 if the plan is proved, 1 if it is refused, 2 if the file cannot be read or is not a plan.")]
 pub(super) struct Args {
     /// A plan in JSON, as `--emit json` prints it, or MSCCL's XML; `-` for standard input
     file: PathBuf,
@@ -51,7 +52,13 @@ pub(crate) fn read(file: &Path) -> Result<Verified, Failure> {
 
 /// `weft plan import`.
 pub(super) fn import(args: &ImportArgs) -> Result<(), Failure> {
-    let (plan, _) = parse(&args.file)?;
+    let (plan, form) = parse(&args.file)?;
+    if form == Form::Json {
+        return Err(Failure::misuse(anyhow!(
+            "{0} is a plan in JSON already; import converts MSCCL's XML. `weft plan verify {0}` proves it",
+            args.file.display()
+        )));
+    }
     let json = plan.to_json();
     match &args.output {
         None => Ok(writeln!(io::stdout(), "{json}")?),
@@ -65,17 +72,21 @@ pub(super) fn import(args: &ImportArgs) -> Result<(), Failure> {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let file = args.file.display().to_string();
     let (plan, form) = match parse(&args.file) {
-        Err(Failure::Finding(error)) if args.json => {
-            let told = error.to_string();
-            let fault = told.strip_prefix(&format!("{file}: ")).unwrap_or(&told);
-            crate::print_json(&json!({
-                "file": file,
-                "verified": false,
-                "name": null,
-                "at": null,
-                "fault": fault,
-            }))?;
-            return Err(Failure::Finding(error));
+        Err(failure @ (Failure::Misuse(_) | Failure::Finding(_))) if args.json => {
+            if let Failure::Misuse(error) | Failure::Finding(error) = &failure
+                && !error.chain().any(|cause| cause.is::<io::Error>())
+            {
+                let text = error.to_string();
+                let fault = text.strip_prefix(&format!("{file}: ")).unwrap_or(&text);
+                crate::print_json(&json!({
+                    "file": file,
+                    "verified": false,
+                    "name": null,
+                    "at": null,
+                    "fault": fault,
+                }))?;
+            }
+            return Err(failure);
         }
         parsed => parsed?,
     };
@@ -106,7 +117,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// The format of a plan file.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 enum Form {
     Json,
     Msccl,
@@ -132,26 +143,26 @@ fn parse(file: &Path) -> Result<(Plan, Form), Failure> {
     };
     let mut text = String::new();
     let read = source.take(BYTES_MAX + 1).read_to_string(&mut text);
-    if let Err(error) = read {
-        // A folder is misuse, as a missing file is; bytes that are not UTF-8 are a finding.
-        let failure =
-            if error.kind() == io::ErrorKind::InvalidData { Failure::Finding } else { Failure::Misuse };
-        return Err(failure(anyhow!(error).context(format!("cannot read {name}"))));
-    }
+    read.with_context(|| format!("cannot read {name}")).map_err(Failure::Misuse)?;
     if text.len() as u64 > BYTES_MAX {
         let limit = Bytes(BYTES_MAX);
-        return Err(Failure::finding(anyhow!("{name} is larger than {limit}, the limit for a plan")));
+        return Err(Failure::misuse(anyhow!("{name} is larger than {limit}, the limit for a plan")));
     }
     // The error text includes its cause; a chain would repeat it.
     let text = text.trim_start_matches('\u{feff}');
     if text.trim().is_empty() {
-        return Err(Failure::finding(anyhow!("{name} is empty; `weft plan --emit json` writes a plan")));
+        return Err(Failure::misuse(anyhow!("{name} is empty; `weft plan --emit json` writes a plan")));
     }
     if text.trim_start().starts_with('<') {
-        let plan = Plan::from_msccl(text).map_err(|error| Failure::finding(anyhow!("{name}: {error}")))?;
+        let plan = Plan::from_msccl(text).map_err(|error| {
+            // A program that no runtime can run is refused, as one that is not proved.
+            let failure =
+                if matches!(error, MscclError::Text { .. }) { Failure::Misuse } else { Failure::Finding };
+            failure(anyhow!("{name}: {error}"))
+        })?;
         return Ok((plan, Form::Msccl));
     }
-    let plan = Plan::from_json(text).map_err(|error| Failure::finding(anyhow!("{name}: {error}")))?;
+    let plan = Plan::from_json(text).map_err(|error| Failure::misuse(anyhow!("{name}: {error}")))?;
     Ok((plan, Form::Json))
 }
 

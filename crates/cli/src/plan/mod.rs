@@ -18,6 +18,7 @@ pub(crate) use ask::Sizes;
 pub(crate) use file::read;
 
 use crate::Failure;
+use crate::names::between;
 use ask::{Messages, Torus};
 use emit::Emit;
 
@@ -37,7 +38,11 @@ Examples:
   weft plan all-reduce -n 4 --algorithm ring --show 0     without a fabric
   weft plan all-reduce -n 4 --algorithm ring --emit msccl > ring.xml
   weft plan verify ring.xml
-  weft plan import ring.xml -o ring.json"
+  weft plan import ring.xml -o ring.json
+
+Plans are Weft's own algorithms; `weft sim` predicts NCCL and other libraries. Columns: blocks is the number of thread blocks \
+on each GPU; algbw is size / time; busbw is algbw times the factor of nccl-tests; of bound is algbw as a part of the bound, the \
+fastest that the links allow."
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -52,7 +57,7 @@ pub(crate) struct Args {
     /// Print the algorithms
     #[arg(long, conflicts_with = "collective")]
     list: bool,
-    /// The GPU model of a `nvidia-smi topo -m` text, which does not name it
+    /// The GPU model, which the output of `nvidia-smi topo -m` does not contain
     #[arg(long, value_name = "MODEL", requires = "fabric")]
     gpu: Option<String>,
     /// Print JSON
@@ -71,7 +76,7 @@ enum Command {
 #[derive(clap::Args)]
 struct Build {
     /// Plan for RANKS ranks without a fabric [default: 2]
-    #[arg(short = 'n', long, conflicts_with = "fabric", value_parser = clap::value_parser!(u32).range(1..=RANKS_MAX))]
+    #[arg(short = 'n', long, conflicts_with = "fabric", value_parser = between(1, RANKS_MAX))]
     ranks: Option<u32>,
     /// Use this algorithm instead of the fastest; `weft plan --list` prints them
     #[arg(long, value_name = "NAME")]
@@ -80,7 +85,7 @@ struct Build {
     #[arg(long, value_name = "NAME,..", requires = "fabric", value_delimiter = ',')]
     without: Vec<Algorithm>,
     /// Run LANES rings in parallel, or split each block into LANES parts (with --algorithm ring or staged, without a fabric)
-    #[arg(long, conflicts_with = "fabric", value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, conflicts_with = "fabric", value_parser = between(1_u32, 64))]
     lanes: Option<u32>,
     /// The size of a call, counted as in nccl-tests [default: 64MiB]
     #[arg(
@@ -123,7 +128,7 @@ impl Build {
 }
 
 /// Plans in which every rank talks to every other grow with the square of the ranks.
-const RANKS_MAX: i64 = 1024;
+const RANKS_MAX: u32 = 1024;
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     match (&args.command, args.collective, &args.fabric) {

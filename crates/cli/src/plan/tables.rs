@@ -61,7 +61,7 @@ pub(super) fn print_choice(chosen: &Chosen, as_json: bool) -> io::Result<()> {
         .map(Algorithm::name)
         .collect();
     if !others.is_empty() {
-        say!(out, "No {}: {}.", about.collective.name(), others.join(", "))?;
+        say!(out, "Not for {}: {}.", about.collective.name(), others.join(", "))?;
     }
     print_switches(&mut out, &choice.candidates)?;
     print_basis(&mut out, about)
@@ -170,7 +170,7 @@ fn print_switches(out: &mut impl Write, candidates: &[RankedCandidate]) -> io::R
             let need = if names.len() == 1 { "needs" } else { "need" };
             say!(
                 out,
-                "{} {need} {what}. If they do not, add --without {}.",
+                "{} {need} {what}. If yours do not, add --without {}.",
                 names.join(", "),
                 names.join(",")
             )?;
@@ -189,8 +189,15 @@ fn print_basis(out: &mut impl Write, about: &Subject) -> io::Result<()> {
         (Collective::AllReduce, false) => " if GPUs reduce",
         _ => "",
     };
-    say!(out, "Bound: algbw {} GB/s{who}, {}.", rate(bound.bytes_per_second), bound.cut)?;
-    say!(out, "Times, algbw, busbw and the bound are computed from the effective rates of the links.")
+    let bound_rate = rate(bound.bytes_per_second);
+    match bound.cut.rsplit_once(": ") {
+        Some((place, most)) => {
+            say!(out, "Bound: algbw {bound_rate} GB/s{who}; at most {most} pass {place}.")?
+        }
+        None => say!(out, "Bound: algbw {bound_rate} GB/s{who}; {}.", bound.cut)?,
+    }
+    say!(out, "Times, algbw, busbw and the bound are computed from the effective rates of the links.")?;
+    say!(out, "These are Weft's own algorithms; `weft sim` predicts NCCL.")
 }
 
 fn print_cost(out: &mut impl Write, cost: &Prediction) -> io::Result<()> {
@@ -241,7 +248,7 @@ fn rate(bytes_per_second: u64) -> String {
 }
 
 fn percent(thousandths: u64) -> String {
-    format!("{}.{} %", thousandths / 10, thousandths % 10)
+    format!("{}.{}%", thousandths / 10, thousandths % 10)
 }
 
 /// `64 MiB` if that is a whole number of up to four digits, otherwise bytes.

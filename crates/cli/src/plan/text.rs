@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn formulas_read_as_one_would_write_them() {
+    fn formulas_are_readable() {
         let affine = |offset, base, by: &[i64], modulo| Affine { offset, base, by: by.to_vec(), modulo };
         for (number, written) in [
             (affine(0, 7, &[], None), "7"),

@@ -1,6 +1,5 @@
 //! Arguments of `weft run`, and the job they describe.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::hosts::{self, Placed, Slot};
 use super::secret;
 use crate::Failure;
-use crate::names::duration;
+use crate::names::{between, duration};
 
 /// Start the ranks of a job on this host or several, as torchrun and mpirun do
 #[derive(clap::Args)]
@@ -34,13 +33,13 @@ Exit code: 0 if all ranks exit with 0; otherwise that of the rank that failed fi
 124 after --timeout; 1 if a host is lost; 2 for wrong arguments.")]
 pub(crate) struct Args {
     /// Start RANKS ranks (also -np) [default: one for each slot of the hosts]
-    #[arg(short = 'n', long = "ranks", alias = "np", value_name = "RANKS", value_parser = clap::value_parser!(u32).range(1..=RANKS_MAX))]
+    #[arg(short = 'n', long = "ranks", alias = "np", value_name = "RANKS", value_parser = between(1, RANKS_MAX))]
     ranks: Option<u32>,
     /// Start RANKS ranks on each host, as torchrun does
-    #[arg(long, alias = "nproc_per_node", value_name = "RANKS", conflicts_with = "ranks", value_parser = clap::value_parser!(u32).range(1..=RANKS_MAX))]
+    #[arg(long, alias = "nproc_per_node", value_name = "RANKS", conflicts_with = "ranks", value_parser = between(1, RANKS_MAX))]
     nproc_per_node: Option<u32>,
     /// The hosts: a,b (ranks divided evenly) or a:4,b:4 (with slots)
-    #[arg(long, value_name = "HOSTS", conflicts_with = "hostfile")]
+    #[arg(long, short_alias = 'H', value_name = "HOSTS", conflicts_with = "hostfile")]
     hosts: Option<String>,
     /// Read the hosts from FILE, one per line: `a`, `a slots=4` or `a:4`; # begins a comment
     #[arg(long, value_name = "FILE")]
@@ -82,7 +81,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration)]
     grace: Duration,
     /// Restart all ranks up to TIMES times when one fails
-    #[arg(long, value_name = "TIMES", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    #[arg(long, value_name = "TIMES", default_value_t = 0, value_parser = between(0_u32, 1_000_000))]
     max_restarts: u32,
     /// Do not stop the other ranks when one fails: they may shrink the group and go on
     #[arg(long, conflicts_with = "max_restarts")]
@@ -104,7 +103,7 @@ pub(crate) struct Args {
     program: Vec<String>,
 }
 
-const RANKS_MAX: i64 = 4096;
+const RANKS_MAX: u32 = 4096;
 
 /// What a rank is bound to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -261,65 +260,4 @@ fn forwarded() -> Vec<(String, String)> {
     };
     let ours = |name: &str| name.starts_with("WEFT_") && !["WEFT_SECRET", "WEFT_SECRET_FILE"].contains(&name);
     std::env::vars_os().filter_map(text).filter(|(name, _)| ours(name)).collect()
-}
-
-/// Replaces mpirun's `-np` by `-n`, which clap would parse as `-n p`. Options of the program are left alone.
-pub(crate) fn spelled(mut words: Vec<OsString>, weft: &clap::Command) -> Vec<OsString> {
-    let run = weft.find_subcommand("run").filter(|_| words.get(1).is_some_and(|word| word == "run"));
-    let Some(run) = run else { return words };
-    let takes_value = |word: &str| {
-        let is = |option: &&clap::Arg| match word.strip_prefix("--") {
-            Some(long) => {
-                option.get_long_and_visible_aliases().is_some_and(|names| names.contains(&long))
-                    || option.get_all_aliases().is_some_and(|names| names.contains(&long))
-            }
-            None => option
-                .get_short()
-                .is_some_and(|short| word.strip_prefix('-') == Some(short.to_string().as_str())),
-        };
-        run.get_arguments().find(is).is_some_and(|option| option.get_action().takes_values())
-    };
-    let mut at = 2;
-    while let Some(word) = words.get(at).and_then(|word| word.to_str()).map(str::to_owned) {
-        match word.as_str() {
-            "--" => break,
-            "-np" => {
-                words[at] = "-n".into();
-                at += 2;
-            }
-            option if option.starts_with('-') => at += 1 + usize::from(takes_value(option)),
-            _ => break,
-        }
-    }
-    words
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn np_is_n_before_the_program() {
-        use clap::CommandFactory;
-        #[derive(clap::Parser)]
-        struct Weft {
-            #[command(subcommand)]
-            _command: Only,
-        }
-        #[derive(clap::Subcommand)]
-        enum Only {
-            Run(Box<Args>),
-        }
-        let weft = Weft::command();
-        let of = |line: &str| {
-            let words = spelled(line.split(' ').map(OsString::from).collect(), &weft);
-            words.into_iter().map(|word| word.into_string().unwrap()).collect::<Vec<_>>().join(" ")
-        };
-        assert_eq!(of("weft run -np 2 -- prog -np 3"), "weft run -n 2 -- prog -np 3");
-        assert_eq!(of("weft run --json -np 2 prog -np 3"), "weft run --json -n 2 prog -np 3");
-        assert_eq!(of("weft run --name -np -np 2 prog"), "weft run --name -np -n 2 prog");
-        assert_eq!(of("weft run --hosts=a,b -x A -np 2 prog"), "weft run --hosts=a,b -x A -n 2 prog");
-        assert_eq!(of("weft run --json prog -np 3"), "weft run --json prog -np 3");
-        assert_eq!(of("weft bench -np 3"), "weft bench -np 3");
-    }
 }

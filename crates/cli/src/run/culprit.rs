@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn who_ended_first_where_nobody_says_more() {
+    fn first_to_exit_is_the_culprit_by_default() {
         let records =
             [record(Some((1, 9)), false, &[]), record(Some((7, 5)), false, &[]), record(None, false, &[])];
         assert_eq!(found(&records), (1, vec![]));
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_panics_ends_after_those_who_heard_of_it() {
+    fn panicking_rank_may_exit_last() {
         let records = [
             record(Some((1, 6)), false, &[(1, BlameKind::Failed)]),
             record(Some((1, 5)), false, &[(2, BlameKind::Left)]),
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_is_stopped_has_not_even_ended() {
+    fn suspended_rank_is_the_culprit() {
         let ended = |after, blamed| record(Some((1, after)), false, &[(blamed, BlameKind::Late)]);
         assert_eq!(found(&[ended(0, 2), ended(1, 2), record(Some((0, 99)), true, &[])]), (2, vec![0, 1]));
         assert_eq!(found(&[ended(0, 2), ended(1, 2), record(None, false, &[])]), (2, vec![0, 1]));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_odd_one_of_calls_that_differ() {
+    fn rank_with_a_different_call_is_the_culprit() {
         let ended = |other, after| record(Some((1, after)), false, &[(other, BlameKind::Differs)]);
         assert_eq!(found(&[ended(1, 5), ended(0, 4), ended(1, 6)]).0, 1);
         assert_eq!(found(&[ended(1, 5), ended(0, 4)]).0, 1, "of two, who ended first");

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn files_as_mpirun_has_them() {
+    fn hostfiles_of_mpirun() {
         let text = "# ours\na slots=4 max_slots=8\n\nb:2 # half\n";
         let slot = |host: &str, slots| Slot { host: host.into(), slots: Some(slots) };
         assert_eq!(from_file(text).unwrap(), [slot("a", 4), slot("b", 2)]);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_cut_into_words() {
+    fn commands_are_split_into_words() {
         assert_eq!(words("ssh -o 'A B'  x").unwrap(), ["ssh", "-o", "A B", "x"]);
         assert_eq!(words("sh -c \"\"").unwrap(), ["sh", "-c", ""]);
         assert!(words(" ").is_err());

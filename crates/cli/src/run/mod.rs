@@ -34,7 +34,7 @@ use std::time::Instant;
 
 use weftlink_knobs::unknown;
 
-pub(crate) use args::{Args, spelled};
+pub(crate) use args::Args;
 pub(crate) use rank::{RANK_COMMAND, RankArgs, rank_main};
 
 use crate::{Failure, screen};

@@ -32,7 +32,7 @@ pub(super) fn find(start: &Start) -> anyhow::Result<PathBuf> {
         true => format!(". There is such a file in this folder{}", interpreter(name)),
         false => String::new(),
     };
-    Err(anyhow!("there is no program {name:?} in PATH={}{advice}", path.to_string_lossy()))
+    Err(anyhow!("there is no program {name:?} in PATH{advice}"))
 }
 
 fn interpreter(name: &str) -> String {

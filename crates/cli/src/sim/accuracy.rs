@@ -34,7 +34,7 @@ Examples:
 
 The first line names the columns, in any order: id, collective, size_bytes, time_us, gpu_id, intra, pcie_gen, gpus_per_node, \
 nodes, net, nics_per_node, nic_gbps, library, library_version; optional are system, algo, proto and use (score, robustness or \
-skip). Predictions do not use id, system and any other column.
+skip). id names the table of a row and system its machine; predictions use neither, nor any other column.
 
 The error of a row is |predicted / measured - 1|. A table (the rows with one id) counts once in each band of sizes, with the \
 median of its rows.")]
@@ -57,9 +57,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let text = std::fs::read_to_string(&args.file)
         .with_context(|| format!("cannot read {name}"))
         .map_err(Failure::Misuse)?;
-    let rows = published::read(&text).with_context(|| name.to_string()).map_err(Failure::Finding)?;
+    let rows = published::read(&text).with_context(|| name.to_string()).map_err(Failure::Misuse)?;
     if rows.is_empty() {
-        return Err(Failure::finding(anyhow!("{name} has no row with enough columns filled to predict it")));
+        return Err(Failure::misuse(anyhow!("{name} has no row with enough columns filled to predict it")));
     }
     let out = match &args.out {
         Some(path) => Some((create(path)?, path)),

@@ -1,15 +1,20 @@
 //! Arguments of predictions: the library, its settings, and changes to the machine.
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use weftlink_plan::Kind;
 use weftlink_plan::plan::Protocol;
+use weftlink_sim::SurveyError;
+use weftlink_sim::execute::ExecuteError;
 use weftlink_sim::library;
 use weftlink_sim::predict::{self, Case, Options, PredictError};
-use weftlink_sim::setup::{Launch, LibraryAlgorithm, algorithm_from_name, protocol_from_name};
+use weftlink_sim::setup::{
+    Launch, LibraryAlgorithm, Network, Setup, algorithm_from_name, protocol_from_name,
+};
 use weftlink_sim::what_if::{CpuVendor, WhatIf};
 
 use crate::Failure;
+use crate::names::between;
 
 /// The library and its settings.
 #[derive(clap::Args, Clone)]
@@ -30,7 +35,7 @@ pub(super) struct LibraryArgs {
     /// process; thread on a single host with GPUs before Hopper or without NVLink]
     #[arg(long, value_name = "HOW")]
     pub(super) launch: Option<Launcher>,
-    /// The GPU model of a `nvidia-smi topo -m` text, which does not name it; `weft topo --list gpus` prints them
+    /// The GPU model, which the output of `nvidia-smi topo -m` does not contain; `weft topo --list gpus` prints the models
     #[arg(long, value_name = "MODEL")]
     gpu: Option<String>,
     #[command(flatten)]
@@ -41,6 +46,18 @@ impl LibraryArgs {
     /// Whether buffers are registered as symmetric windows.
     pub(super) fn is_symmetric(&self) -> bool {
         self.what_if.symmetric
+    }
+
+    /// Options about the network that change nothing, because the call uses no NIC.
+    pub(super) fn without_effect(&self, setup: &Setup) -> Vec<&'static str> {
+        let WhatIfArgs { no_gpudirect, sockets, nics_per_gpu, .. } = self.what_if;
+        let given = [
+            ("--no-gpudirect", no_gpudirect),
+            ("--sockets", sockets),
+            ("--nics-per-gpu", nics_per_gpu.is_some()),
+        ];
+        let uses_nics = setup.network != Network::None;
+        given.into_iter().filter(|(_, is_given)| *is_given && !uses_nics).map(|(option, _)| option).collect()
     }
 }
 
@@ -58,7 +75,7 @@ struct WhatIfArgs {
     #[arg(long)]
     no_peer_access: bool,
     /// Give each GPU COUNT NICs of the same kind
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "COUNT", value_parser = between(1_u32, 64))]
     nics_per_gpu: Option<u32>,
     /// Bandwidth of each GPU's slot that storage uses, each way
     #[arg(long, value_name = "GB/s", value_parser = rate)]
@@ -70,7 +87,7 @@ struct WhatIfArgs {
     #[arg(long)]
     symmetric: bool,
     /// Limit the library to COUNT channels (NCCL_MAX_CTAS)
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "COUNT", value_parser = between(1_u32, 64))]
     max_ctas: Option<u32>,
 }
 
@@ -151,9 +168,19 @@ pub(super) fn case(kind: Kind, target: Option<&str>, args: &LibraryArgs) -> Resu
 
 impl From<PredictError> for Failure {
     fn from(error: PredictError) -> Self {
+        let hint = match &error {
+            PredictError::Survey { error: SurveyError::UnknownGpu, .. } => " with --gpu MODEL",
+            _ => "",
+        };
         match error.is_misuse() {
-            true => Failure::misuse(error),
+            true => Failure::misuse(anyhow!("{error}{hint}")),
             false => Failure::finding(error),
         }
+    }
+}
+
+impl From<ExecuteError> for Failure {
+    fn from(error: ExecuteError) -> Self {
+        PredictError::from(error).into()
     }
 }

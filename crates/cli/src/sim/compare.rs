@@ -11,7 +11,7 @@ use super::asked::{self, LibraryArgs};
 use super::text;
 use crate::Failure;
 use crate::progress::Progress;
-use crate::screen;
+use crate::screen::{self, say};
 use crate::table::Table;
 
 /// Predict one call on several fabrics, side by side
@@ -25,7 +25,7 @@ pub(super) struct Args {
     #[arg(required = true, num_args = 1..=64)]
     fabric: Vec<String>,
     /// The collective to predict
-    #[arg(long, value_name = "WHAT", default_value = "all-reduce", value_parser = crate::names::collective())]
+    #[arg(long, value_name = "WHAT", default_value = "all-reduce", value_parser = super::collective())]
     collective: Kind,
     /// The size of the call
     #[arg(long, value_name = "SIZE", default_value = "1GB")]
@@ -85,5 +85,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             limit.clone(),
         ]);
     }
-    Ok(write!(out, "{table}")?)
+    write!(out, "{table}")?;
+    if rows.iter().any(|(.., row)| text::is_limited_by_tcp(row)) {
+        say!(out, "\n{}", text::TCP_NOTE)?;
+    }
+    Ok(())
 }

@@ -37,7 +37,7 @@ pub(super) struct Args {
     /// Whether GPUs access each other's memory over PCIe [default: as their driver has it; off for GeForce]
     #[arg(long, value_name = "on|off", value_parser = switch)]
     peer_access: Option<bool>,
-    /// The GPU model of a `nvidia-smi topo -m` text, which does not name it
+    /// The GPU model, which the output of `nvidia-smi topo -m` does not contain
     #[arg(long, value_name = "MODEL", requires = "fabric")]
     gpu: Option<String>,
     /// Print JSON
@@ -106,7 +106,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if copied.is_staged {
         say!(
             out,
-            "through host memory: these GPUs have no peer access over PCIe (--peer-access on predicts it with)"
+            "through host memory: these GPUs have no peer access over PCIe (--peer-access on predicts the copy with peer access)"
         )?;
     }
     say!(

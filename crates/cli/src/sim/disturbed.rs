@@ -71,9 +71,20 @@ impl Disturbed {
             && self.beside.is_empty()
     }
 
+    /// Whether something may slow the call; the choice of its GPUs does not.
+    pub(super) fn slows(&self) -> bool {
+        let on_all = Self { gpus: None, ..self.clone() };
+        !on_all.is_none()
+    }
+
+    /// The GPUs of the call, if not all.
+    pub(super) fn gpus(&self) -> Option<&[u32]> {
+        self.gpus.as_ref().map(|gpus| gpus.0.as_slice())
+    }
+
     /// The number of GPUs, if not all.
     pub(super) fn ranks(&self) -> Option<u32> {
-        self.gpus.as_ref().map(|gpus| gpus.0.len() as u32)
+        self.gpus().map(|gpus| gpus.len() as u32)
     }
 
     /// Executes a call under all disturbances.
@@ -98,12 +109,11 @@ impl Disturbed {
         let none = Conditions::default();
         let alone_us = |tenant: &Tenant| -> Result<f64, Failure> {
             let done = site.execute_concurrently(std::slice::from_ref(tenant), &none, None);
-            let done = done.map_err(Failure::finding)?;
+            let done = done?;
             Ok(done.first().map_or(f64::NAN, |execution| execution.time.0 as f64 / 1e6))
         };
         let alone: Vec<f64> = tenants.iter().map(alone_us).collect::<Result<_, _>>()?;
-        let mut done =
-            site.execute_concurrently(&tenants, &conditions, spans).map_err(Failure::finding)?.into_iter();
+        let mut done = site.execute_concurrently(&tenants, &conditions, spans)?.into_iter();
         let execution = done.next().ok_or_else(|| Failure::finding(anyhow!("the simulator ran no call")))?;
         let beside = self.beside.iter().zip(done).zip(tenants.iter().zip(&alone).skip(1));
         let beside = beside.map(|((job, execution), (tenant, alone_us))| Neighbour {

@@ -11,8 +11,12 @@ mod text;
 mod trace;
 
 use clap::Subcommand;
+use weftlink_fabric::nearest::did_you_mean;
+use weftlink_plan::Kind;
+use weftlink_sim::predict;
 
 use crate::Failure;
+use crate::names::{Named, collective_of};
 
 /// Predict the time of collectives and copies on any fabric
 #[derive(clap::Args)]
@@ -34,7 +38,7 @@ Examples:
 
 A SIZE is 8, 64KiB or 25MB; K, M and G alone are 2^10, 2^20 and 2^30. Sizes, algbw and busbw are counted as in nccl-tests.
 
-Each prediction has an expected error, which comes from published measurements of machines outside the fit. \
+Where published measurements exist, a prediction has an expected error: that on machines the model was not fitted to. \
 `weft sim accuracy FILE` compares predictions with your own measurements."
 )]
 pub(crate) struct Args {
@@ -49,6 +53,18 @@ enum Command {
     Compare(compare::Args),
     Copy(copy::Args),
     Accuracy(accuracy::Args),
+}
+
+/// A collective that is predicted.
+fn collective() -> Named<Kind> {
+    collective_of(predict::kinds().map(Kind::name).collect(), |text| {
+        let names: Vec<&str> = predict::kinds().map(Kind::name).collect();
+        let kind = Kind::from_name(text).ok_or_else(|| {
+            let hint = did_you_mean(text, names.iter().copied());
+            format!("unknown collective `{text}`.{hint} weft sim predicts {}.", names.join(", "))
+        })?;
+        predict::operation(kind).map(|_| kind).map_err(|error| error.to_string())
+    })
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {

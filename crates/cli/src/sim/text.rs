@@ -2,38 +2,54 @@
 
 use std::io::{self, Write};
 
-use weftlink_fabric::Fabric;
-use weftlink_fabric::bytes::Bytes;
+use weftlink_fabric::link::Network;
+use weftlink_fabric::{Fabric, LinkKind};
 use weftlink_sim::Setup;
 use weftlink_sim::predict::{Case, Row};
+use weftlink_sim::setup::Launch;
 
+use super::asked::LibraryArgs;
 use crate::counted;
 use crate::screen::say;
 use crate::table::Table;
+use crate::units::size;
 
 /// Library and version.
 pub(super) fn library(setup: &Setup) -> String {
-    match setup.version {
+    match setup.newest_version() {
         Some(version) => format!("{} {version}", setup.library.name()),
-        None => format!("{}, newest known", setup.library.name()),
+        None => setup.library.name().to_owned(),
     }
 }
 
-pub(super) fn head(out: &mut impl Write, case: &Case) -> io::Result<()> {
+/// `used` is the setup of the GPUs that the call uses.
+pub(super) fn head(out: &mut impl Write, case: &Case, used: &Setup, options: &LibraryArgs) -> io::Result<()> {
     let setup = &case.setup;
-    say!(out, "{} on {}: {}", case.collective(), case.name, counted(setup.ranks(), "GPU"))?;
-    say!(out, "seen as {}", setup.name())?;
-    say!(out, "library {}: {}", library(setup), setup.library.evidence())?;
+    let gpus = match setup.ranks() {
+        all if all == used.ranks() => counted(all, "GPU"),
+        all => format!("{} of {}", used.ranks(), counted(all, "GPU")),
+    };
+    say!(out, "{} on {}: {gpus}", case.collective(), case.name)?;
+    say!(out, "seen as {}", used.name())?;
+    let newest =
+        if setup.version.is_none() && setup.newest_version().is_some() { " (newest known)" } else { "" };
+    say!(out, "library {}{newest}: {}", library(setup), setup.library.evidence())?;
     for text in case.assumptions() {
-        say!(out, "assumed {text}")?;
+        let otherwise =
+            if setup.launch() == Launch::OneThread { " (otherwise --launch process)" } else { "" };
+        say!(out, "assumed {text}{otherwise}")?;
+    }
+    for option in options.without_effect(setup) {
+        say!(out, "{option} has no effect: calls inside one host use no NIC")?;
     }
     writeln!(out)
 }
 
 /// A row for each call.
 pub(super) fn table(fabric: &Fabric, rows: &[Row]) -> Table {
-    let headings = ["size", "time us", "algbw", "busbw", "algorithm", "protocol", "error", "limited by"];
-    let mut table = Table::new(headings).numbers(&["size", "error"]).optional(&["algbw"]);
+    let headings =
+        ["size", "time us", "algbw GB/s", "busbw GB/s", "algorithm", "protocol", "error", "limited by"];
+    let mut table = Table::new(headings).numbers(&["size", "error"]).optional(&["algbw GB/s"]);
     for row in rows {
         table.row([
             size(row.bytes),
@@ -47,14 +63,14 @@ pub(super) fn table(fabric: &Fabric, rows: &[Row]) -> Table {
         ]);
         let Some((alone_us, beside)) = &row.undisturbed else { continue };
         let slower = |time_us: f64, alone_us: f64| {
-            format!("{:.2}x of {} undisturbed", time_us / alone_us, time(alone_us))
+            format!("{:.2} times the {} us of the undisturbed call", time_us / alone_us, time(alone_us))
         };
         table.below(slower(row.time_us(), *alone_us));
         for other in beside {
             let (gpus, size) = (counted(other.gpus, "GPU"), size(other.bytes));
             let slower = slower(other.time_us, other.alone_us);
             table.below(format!(
-                "beside {} of {size} on {gpus}: {}, {slower}",
+                "beside {} of {size} on {gpus}: {} us, {slower}",
                 other.what,
                 time(other.time_us)
             ));
@@ -63,7 +79,7 @@ pub(super) fn table(fabric: &Fabric, rows: &[Row]) -> Table {
     table
 }
 
-pub(super) fn foot(out: &mut impl Write, setup: &Setup, rows: &[Row]) -> io::Result<()> {
+pub(super) fn foot(out: &mut impl Write, case: &Case, rows: &[Row]) -> io::Result<()> {
     let Some(last) = rows.last() else { return Ok(()) };
     let used = last.execution.outcome.as_ref().map(|outcome| outcome.utilisation()).unwrap_or_default();
     if !used.is_empty() {
@@ -71,29 +87,39 @@ pub(super) fn foot(out: &mut impl Write, setup: &Setup, rows: &[Row]) -> io::Res
         writeln!(out)?;
         say!(out, "used at {}: {}", size(last.bytes), each.collect::<Vec<_>>().join(", "))?;
     }
-    let Some((median, ninetieth)) = last.expected_error else { return Ok(()) };
+    if rows.iter().any(is_limited_by_tcp) {
+        say!(out, "{TCP_NOTE}")?;
+    }
+    let Some((median, ninetieth)) = last.expected_error else {
+        let (library, collective) = (case.setup.library.name(), case.collective());
+        return say!(
+            out,
+            "No expected error: no published measurements of {collective} with {library} exist."
+        );
+    };
     say!(
         out,
-        "Expected error at {}: median {:.0}%, 90th percentile {:.0}% ({}, machines outside the fit)",
+        "Expected error at {}: median {:.0}%, 90th percentile {:.0}% ({}, machines the model was not fitted to)",
         size(last.bytes),
         median * 1e2,
         ninetieth * 1e2,
-        weftlink_sim::accuracy::Class::of(setup).name(),
+        weftlink_sim::accuracy::Class::of(&case.setup).name(),
     )
+}
+
+/// Why an Ethernet port is busy far below its rate.
+pub(super) const TCP_NOTE: &str = "Ethernet means plain TCP, which passes about 3.3 GB/s per NIC whatever its rate; for RDMA write roce100.";
+
+pub(super) fn is_limited_by_tcp(row: &Row) -> bool {
+    let busiest = row.execution.outcome.as_ref().and_then(|outcome| outcome.busiest());
+    busiest.is_some_and(|(resource, _)| {
+        matches!(resource.kind, LinkKind::Network { network: Network::Ethernet, .. })
+    })
 }
 
 /// The median of the expected error.
 pub(super) fn error(row: &Row) -> String {
     row.expected_error.map_or_else(|| "-".to_owned(), |(median, _)| format!("{:.0}%", median * 1e2))
-}
-
-/// Bytes in binary units if that is a whole number.
-pub(super) fn size(bytes: u64) -> String {
-    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
-    match units.into_iter().find(|(power, _)| bytes >> power > 0 && bytes.is_multiple_of(1 << power)) {
-        Some((power, unit)) => format!("{} {unit}", bytes >> power),
-        None => Bytes(bytes).to_string(),
-    }
 }
 
 /// Microseconds with the significant digits.

@@ -31,17 +31,21 @@ pub(super) fn print(what: List, as_json: bool) -> io::Result<()> {
         List::Gpus => (gpus(), GPUS_NOTE),
         List::Switches => (switches(), SWITCHES_NOTE),
     };
-    writeln!(screen::stdout(), "{table}\n{}", prose(note))
+    let price = if table.shows("list price") { PRICE_NOTE } else { "" };
+    writeln!(screen::stdout(), "{table}\n{}", prose(&format!("{note}{price}")))
 }
 
 const SYSTEMS_NOTE: &str = "NIC rates are each way per port. A cluster: `weft topo \"2x hgx-h100 + 8x ndr\"`; \
                             parts: `--list links`, `--list gpus`, `--list switches`.";
 const LINKS_NOTE: &str = "Rates are each way per link (a PCIe slot of that width, a network port). \
                           Effective is what large GPU transfers get: NCCL's planning figures inside a host, fits to \
-                          published runs between hosts; plain TCP passes some 3.3 GB/s per NIC. `--json` has every source.";
+                          published runs between hosts; plain TCP passes some 3.3 GB/s per NIC. Networks also have names with a rate in Gb/s: \
+                          ib100 (or edr), ib400 (ndr), roce50, eth40. `--json` has every source.";
 const SWITCHES_NOTE: &str = "The rate is each way over all ports of one chip.";
 const GPUS_NOTE: &str = "The link rate is each way per GPU over all its links. \
-                         No list price: sold in systems, or not published.";
+                         The slot is what the PCI function reports; gb10, gb200 and gb300 reach their CPU over C2C, and the slots of gb200 \
+                         and gb300 are unverified.";
+const PRICE_NOTE: &str = " List price -: sold in systems, or not published.";
 
 fn systems() -> Table {
     let mut table =

@@ -111,7 +111,8 @@ fn print_matrix(out: &mut impl Write, paths: &Paths<'_>, devices: &[DeviceId]) -
 }
 
 fn print_classes(out: &mut impl Write, summary: &Summary) -> io::Result<()> {
-    let mut table = Table::new(["pairs of GPUs", "path", "hops", "nominal", "effective", "through"]);
+    let mut table =
+        Table::new(["pairs", "path", "hops", "nominal", "effective", "through"]).numbers(&["pairs"]);
     for class in &summary.classes {
         table.row([
             class.pairs.to_string(),
@@ -123,5 +124,5 @@ fn print_classes(out: &mut impl Write, summary: &Summary) -> io::Result<()> {
         ]);
     }
     write!(out, "{table}")?;
-    say!(out, "Rates are each way for one pair alone; --matrix prints every pair.\n")
+    say!(out, "Pairs are pairs of GPUs; rates are each way for one pair alone; --matrix prints every pair.\n")
 }

@@ -9,6 +9,7 @@ mod picture;
 mod target;
 mod tree;
 
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path as FilePath, PathBuf};
 
@@ -59,7 +60,7 @@ pub(crate) struct Args {
     /// With --path: the least time for SIZE bytes (also --size)
     #[arg(long, value_name = "SIZE", requires = "path")]
     bytes: Option<Bytes>,
-    /// The GPU model of a `nvidia-smi topo -m` text, which does not name it
+    /// The GPU model, which the output of `nvidia-smi topo -m` does not contain
     #[arg(long, value_name = "MODEL", requires = "target")]
     gpu: Option<String>,
     /// Write a drawing; `-` is standard output, here and below
@@ -139,10 +140,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         matrix::print_short(&mut out, &paths, &summary)?;
         say!(out, "{}", summary.sentence())?;
         for note in fabric.notes() {
-            say!(out, "Note: {}.", note.trim_end_matches('.'))?;
+            say!(out, "Note: {}.", with_option(note.trim_end_matches('.')))?;
         }
     }
     Ok(())
+}
+
+/// A note that asks for the GPU model, with the option that takes it.
+fn with_option(note: &str) -> String {
+    note.replace("name the GPU model", "name the GPU model with --gpu")
 }
 
 /// Writes the files that were asked for; true if there were any.
@@ -195,7 +201,7 @@ fn write(file: &FilePath, text: &str) -> Result<(), Failure> {
     if file == FilePath::new("-") {
         return Ok(io::stdout().write_all(text.as_bytes())?);
     }
-    std::fs::write(file, text)
-        .with_context(|| format!("cannot write {}", file.display()))
-        .map_err(Failure::Finding)
+    let cannot = || format!("cannot write {}", file.display());
+    let mut created = File::create(file).with_context(cannot).map_err(Failure::Misuse)?;
+    created.write_all(text.as_bytes()).with_context(cannot).map_err(Failure::Finding)
 }

@@ -12,7 +12,15 @@ use crate::screen::{self, say};
 use crate::{Failure, counted};
 
 pub(super) fn run(job: &str, dump: Option<&Path>, json: bool) -> Result<(), Failure> {
+    if job.trim() == "1" {
+        return Err(Failure::misuse(anyhow!(
+            "process 1 adopts the processes of all jobs; give the pid of a rank or of `weft run`"
+        )));
+    }
     let found = attach(job).map_err(Failure::misuse)?;
+    // Without any communicator there is nothing to judge: the program may not use Weft.
+    let runs = found.without_communicator.iter().all(|rank| !rank.is_stopped) && found.refused.is_empty();
+    let is_unknown = found.records.is_empty() && runs;
     let why = explain(&found.records);
     let mut files = Vec::new();
     for record in dump.map_or(&[][..], |_| &found.records) {
@@ -34,10 +42,16 @@ pub(super) fn run(job: &str, dump: Option<&Path>, json: bool) -> Result<(), Fail
                 .collect::<Vec<_>>(),
             "files": files,
         }))?;
-    } else {
+    } else if !is_unknown {
         print(&mut screen::stdout(), &found, &why.jobs, dump, files.len())?;
     }
     io::stdout().flush()?;
+    if is_unknown {
+        return Err(Failure::misuse(anyhow!(
+            "no rank of {job} has a communicator: they have not joined yet, or the program does not use Weft; only Weft \
+             programs can be examined"
+        )));
+    }
     let is_fine = why.jobs.iter().all(|job| !job.is_wrong)
         && !why.jobs.is_empty()
         && found.without_communicator.is_empty()
@@ -59,7 +73,7 @@ fn print(
         let stopped = if *is_stopped { "is stopped, and " } else { "" };
         say!(
             out,
-            "Rank {rank} (pid {pid}) {stopped}has no communicator: it has not joined the others yet, or has dropped it."
+            "Rank {rank} (pid {pid}) {stopped}has no communicator: it has not joined the others yet, has closed it, or is no Weft program."
         )?;
     }
     for refused in &found.refused {

@@ -159,7 +159,7 @@ impl Choice {
         };
         let algorithm: Algorithm = algorithm.parse()?;
         if !algorithm.does(collective) {
-            return Err(format!("{algorithm} does no {}", collective.name()));
+            return Err(format!("{algorithm} cannot do {}", collective.name()));
         }
         Ok(Choice { algorithm, packets })
     }
@@ -229,7 +229,7 @@ algorithm = \"ring\"
         for (from, to, line, told) in [
             ("\"exchange-ll\"", "\"rign\"", 6, "unknown algorithm `rign`. Did you mean `ring`?"),
             ("\"ring:ll\"", "\"ring:simple\"", 12, "may be ll, not \"simple\""),
-            ("\"exchange-ll\"", "\"bruck\"", 6, "bruck does no all-reduce"),
+            ("\"exchange-ll\"", "\"bruck\"", 6, "bruck cannot do all-reduce"),
             ("\"all-reduce\"", "\"all-redcue\"", 2, "no collective called \"all-redcue\""),
             ("\"ordinary\"", "\"cold\"", 4, "no \"cold\" memory"),
             ("up_to_bytes = 100", "up_to_bytes = -1", 5, "-1"),

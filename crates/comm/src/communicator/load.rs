@@ -58,7 +58,16 @@ impl Communicator {
     pub(super) fn load_for(&mut self, key: Key, header: &Header) -> Result<usize, Error> {
         let plan = self.plan_for(&key, header)?;
         let (call, memory, name) = (&key.collective, key.memory.name(), &plan.name);
-        tracing::info!(target: "weft::plan", rank = self.rank, "{call} in {memory} memory takes {name} (the table says {})", key.choice);
+        // A choice is the name of a plan, and a protocol where several are possible: `linear:ll`.
+        let choice = key.choice.to_string();
+        match choice.split(':').next() == Some(name.as_str()) {
+            true => {
+                tracing::info!(target: "weft::plan", rank = self.rank, "{call} in {memory} memory takes {choice}")
+            }
+            false => {
+                tracing::info!(target: "weft::plan", rank = self.rank, "{call} in {memory} memory takes {name} instead of {choice}");
+            }
+        }
         let index = self.load_under(*header, plan)?;
         self.chosen.push((key, index));
         Ok(index)

@@ -333,19 +333,18 @@ fn log_start(bootstrap: &Bootstrap, spin: bool, readable: bool, table: &Table) {
         if spin { "waiting ranks spin" } else { "waiting ranks yield" },
     );
     tracing::info!(target: "weft::meet", rank, "weft {version}, rank {rank} of {size} on {host}: {ways}, {reads}, {waits}");
-    if !tracing::enabled!(target: "weft::meet", tracing::Level::INFO) {
-        return;
-    }
-    match Knobs::from_environment() {
-        Ok(knobs) => {
-            let given: Vec<_> = knobs.given().collect();
-            let given = if given.is_empty() { "none".to_owned() } else { given.join(", ") };
-            tracing::info!(target: "weft::meet", rank, "settings in the environment: {given}");
+    if tracing::enabled!(target: "weft::meet", tracing::Level::INFO) {
+        match Knobs::from_environment() {
+            Ok(knobs) => {
+                let given: Vec<_> = knobs.given().collect();
+                let given = if given.is_empty() { "none".to_owned() } else { given.join(", ") };
+                tracing::info!(target: "weft::meet", rank, "settings in the environment: {given}");
+            }
+            Err(error) => tracing::warn!(target: "weft::meet", rank, "{error}"),
         }
-        Err(error) => tracing::warn!(target: "weft::meet", rank, "{error}"),
     }
     // All ranks have the same.
-    if rank == 0 {
+    if rank == 0 && tracing::enabled!(target: "weft::plan", tracing::Level::INFO) {
         table.lines().for_each(|line| tracing::info!(target: "weft::plan", rank, "{line}"));
     }
 }

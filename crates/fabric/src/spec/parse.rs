@@ -7,7 +7,7 @@ use crate::catalog::links;
 use crate::catalog::systems::{self, System};
 use crate::device::DeviceKind;
 use crate::link::{LinkKind, LinkSpec};
-use crate::nearest::did_you_mean;
+use crate::nearest::{did_you_mean, fold};
 
 use super::{
     COUNT_MAX, ClusterSpec, GPUS_MAX, LEAF_PORTS_MAX, Layout, NICS_PER_HOST_MAX, Nics, OVERSUBSCRIPTION_MAX,
@@ -80,6 +80,11 @@ impl<'a> Reader<'a> {
         let digits = self.take(|c| c.is_ascii_digit());
         if digits.is_empty() {
             let place = self.word();
+            let rest = self.text[place.start..].trim_end();
+            let example = match systems::by_name(&self.text[place.clone()]) {
+                Some(_) => format!("1x {rest}"),
+                None => example.to_owned(),
+            };
             return self.error(place, format!("expected the number of {what}, as in `{example}`"));
         }
         let number = self.number(digits.clone(), 1, limit, &format!("the number of {what}"))?;
@@ -185,12 +190,16 @@ impl<'a> Reader<'a> {
             ),
             Err(_) => {
                 let ids: Vec<String> = links::all().iter().filter_map(network_id).collect();
-                let hint = did_you_mean(id, ids.iter().map(String::as_str));
+                let known = OTHER_NAMES.iter().find(|(name, _)| *name == fold(id));
+                let hint = match known {
+                    Some((_, names)) => format!(" Write {names}."),
+                    None => did_you_mean(id, ids.iter().map(String::as_str)),
+                };
                 let reason = match id {
                     "" => "expected a network, such as `ndr` or `eth100`.".to_owned(),
                     _ => format!("no network is called `{}`.{hint}", shorten(id)),
                 };
-                self.error(place, format!("{reason} `weft topo --list links` prints all"))
+                self.error(place, format!("{reason} `weft topo --list links` prints the networks"))
             }
         }
     }
@@ -278,6 +287,19 @@ fn network_id(spec: &LinkSpec) -> Option<String> {
     matches!(spec.kind, LinkKind::Network { .. }).then(|| spec.kind.id())
 }
 
+/// What people call networks and NICs, with the names to write.
+const OTHER_NAMES: [(&str, &str); 9] = [
+    ("infiniband", "its rate: `edr`, `hdr`, `ndr` or `xdr`"),
+    ("ib", "its rate, too: `ib100`, `ib200`, `ib400`"),
+    ("roce", "its rate, too: `roce100`, `roce400`"),
+    ("ethernet", "its rate, too: `eth100`; or `roce100` for RDMA"),
+    ("eth", "its rate, too: `eth100`; or `roce100` for RDMA"),
+    ("cx5", "the port of the ConnectX-5: `edr`, `roce100`"),
+    ("cx6", "the port of the ConnectX-6: `hdr`, `roce200`"),
+    ("cx7", "the port of the ConnectX-7: `ndr`, `roce400`"),
+    ("cx8", "the port of the ConnectX-8: `xdr`, `roce800`"),
+];
+
 /// At most 40 characters of a name.
 fn shorten(name: &str) -> String {
     name.chars().take(40).collect()
@@ -354,6 +376,9 @@ mod tests {
             ("2x toaster", "toaster", "weft topo --list"),
             ("2x hgx-h100 +", "", "the number of NICs per host"),
             ("2x hgx-h100 + ndr", "ndr", "`+ 8x ndr`"),
+            ("hgx-h100 + 8x ndr", "hgx-h100", "`1x hgx-h100 + 8x ndr`"),
+            ("2x hgx-h100 + 8x infiniband", "infiniband", "`ndr`"),
+            ("2x hgx-h100 + 8x CX7", "CX7", "ConnectX-7"),
             ("2x hgx-h100 + 0x ndr", "0", "1 to 64"),
             ("2x hgx-h100 + 8x", "", "expected a network"),
             ("2x hgx-h100 + 8x ndrr", "ndrr", "Did you mean `ndr`"),

@@ -86,7 +86,7 @@ pub struct Built {
 #[non_exhaustive]
 pub enum ChooseError {
     /// A detail was given that the collective does not have.
-    #[error("--{option} does not apply to {collective}")]
+    #[error("{option} does not apply to {collective}")]
     Option {
         /// `root`, `torus`, `messages`, `size` or `sizes`.
         option: &'static str,
@@ -103,7 +103,7 @@ pub enum ChooseError {
         fabric: String,
     },
     /// The caller left out every algorithm for the collective.
-    #[error("--without leaves out every algorithm for {collective} on {fabric}; list fewer")]
+    #[error("every algorithm for {collective} on {fabric} is left out; leave out fewer")]
     LeftOut {
         /// The collective.
         collective: String,
@@ -359,7 +359,7 @@ mod tests {
         let rooted = Options { root: Some(1), ..Options::default() };
         assert!(ask(Kind::Broadcast, None, &rooted).is_ok());
         let error = ask(Kind::AllReduce, None, &rooted).unwrap_err();
-        assert_eq!(error.to_string(), "--root does not apply to all-reduce");
+        assert_eq!(error.to_string(), "root does not apply to all-reduce");
         assert!(error.is_misuse());
         assert!(ask(Kind::Barrier, Some(8), &Options::default()).unwrap_err().is_misuse());
         assert!(ask(Kind::Barrier, None, &Options::default()).is_ok());

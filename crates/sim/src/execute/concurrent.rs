@@ -133,13 +133,12 @@ impl Runner<'_> {
         let setup = self.setup_of(&tenant.gpus)?;
         let machine = Machine::new(self.constants, &setup);
         let chosen = predict_on(self.constants, &machine, &setup, tenant.operation, tenant.bytes);
-        let mut chosen =
-            chosen.ok_or(ExecuteError::Unsupported(setup.library.name(), tenant.operation.name()))?;
+        let mut chosen = chosen.ok_or_else(|| ExecuteError::unsupported(&setup, tenant.operation))?;
         // Only one of several identical trees is simulated, which cannot share links with other jobs: use rings instead.
         if whole && chosen.algorithm == LibraryAlgorithm::Tree && machine.lanes > 1.0 {
             let forced = Setup { algorithm: Some(LibraryAlgorithm::Ring), ..setup.clone() };
             let ring = predict_on(self.constants, &machine, &forced, tenant.operation, tenant.bytes);
-            chosen = ring.ok_or(ExecuteError::Unsupported(setup.library.name(), tenant.operation.name()))?;
+            chosen = ring.ok_or_else(|| ExecuteError::unsupported(&setup, tenant.operation))?;
         }
         let part;
         let of = if all {
@@ -169,7 +168,7 @@ impl Runner<'_> {
     }
 
     /// The setup of a job on some of the GPUs.
-    fn setup_of(&self, gpus: &[u32]) -> Result<Setup, ExecuteError> {
+    pub fn setup_of(&self, gpus: &[u32]) -> Result<Setup, ExecuteError> {
         let impossible = |why: &str| Err(ExecuteError::Impossible(why.to_owned()));
         if gpus.len() < 2 {
             return impossible("a job needs two or more GPUs");

@@ -89,7 +89,7 @@ impl Runner<'_> {
             .without(&[Algorithm::CollnetDirect, Algorithm::CollnetChain]);
         let choice = chooser.choose(bytes);
         let candidate = choice.candidates.iter().find(|candidate| candidate.verdict == Verdict::Chosen);
-        let candidate = candidate.ok_or(ExecuteError::Unsupported("weft", operation.name()))?;
+        let candidate = candidate.ok_or_else(|| ExecuteError::unsupported(self.setup, operation))?;
         let protocol = candidate.protocol.unwrap_or(Protocol::Simple);
         let recipe = candidate.algorithm.recipe(&collective, ground.layout())?.with_protocol(protocol);
         let priced_as = match candidate.algorithm {
@@ -183,6 +183,6 @@ impl Runner<'_> {
 
     fn collective(&self, operation: Operation) -> Result<Collective, ExecuteError> {
         host::collective(operation, self.setup.ranks())
-            .ok_or(ExecuteError::Unsupported(self.setup.library.name(), operation.name()))
+            .ok_or_else(|| ExecuteError::unsupported(self.setup, operation))
     }
 }

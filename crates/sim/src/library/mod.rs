@@ -6,7 +6,7 @@ mod spec;
 
 use weftlink_plan::plan::Protocol;
 
-pub use spec::{LibrarySpec, LibrarySpecError, known, parse_library};
+pub use spec::{LibrarySpec, LibrarySpecError, known, newest, parse_library};
 
 use crate::constants::Constants;
 use crate::estimate::{Estimate, Machine, View, estimate};
@@ -73,15 +73,15 @@ impl Library {
     /// The evidence behind its predictions, in words.
     pub fn evidence(self) -> &'static str {
         match self {
-            Library::Nccl => "checked against about 3,000 published measurements of 40 systems",
+            Library::Nccl => "checked against about 3,000 published measurements of 40 machines",
             Library::Rccl => {
-                "thin evidence: 61 published all-reduce measurements of a few systems with MI300X and MI325X"
+                "thin evidence (61 published all-reduce measurements of 3 machines with MI300X and MI325X)"
             }
             Library::OneCcl => {
-                "no evidence: no known measurements; rings at Xe Link's line rates with the constants of xGMI"
+                "no evidence (no known measurements; rings at Xe Link's line rates with the constants of xGMI)"
             }
             Library::Msccl => {
-                "no evidence: the program's steps with the constants of NCCL's links, lanes and hops; no measurements"
+                "no evidence (the program's steps with the constants of NCCL's links, lanes and hops; no measurements)"
             }
             Library::Gloo | Library::OpenMpi => {
                 "between cores of one host checked against runs on two virtual machines; GPU buffer copies and networks unverified"

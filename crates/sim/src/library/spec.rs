@@ -97,6 +97,11 @@ fn ranges(library: Library) -> &'static [(Version, Version)] {
     }
 }
 
+/// The newest known version; `None` for libraries without versions.
+pub fn newest(library: Library) -> Option<Version> {
+    ranges(library).last().map(|(_, last)| *last)
+}
+
 fn versions(library: Library) -> String {
     let each = |(first, last): &(Version, Version)| match first == last {
         true => first.to_string(),

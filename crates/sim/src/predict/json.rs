@@ -29,7 +29,7 @@ impl Case {
             "setup": setup.name(),
             "ranks": setup.ranks(),
             "library": setup.library.name(),
-            "library_version": setup.version.map(|version| version.to_string()),
+            "library_version": setup.newest_version().map(|version| version.to_string()),
             "evidence": setup.library.evidence(),
             "assumed": self.assumptions(),
             "basis": "predicted",

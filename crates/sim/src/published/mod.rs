@@ -68,7 +68,7 @@ pub enum ReadError {
     #[error("the file is empty; its first line must name the columns")]
     Empty,
     /// A column is missing.
-    #[error("line 1: column {column:?} is missing; predictions need it")]
+    #[error("line 1: column {column:?} is missing; the first line must name it")]
     NoColumn {
         /// Its name.
         column: &'static str,

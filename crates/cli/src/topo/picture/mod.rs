@@ -22,10 +22,11 @@ pub(super) fn print(out: &mut impl Write, fabric: &Fabric) -> io::Result<()> {
     let makes = makes(fabric);
     for (host, alike) in makes.iter().take(MAKES_MAX) {
         let name = &fabric.hosts()[host.index()].name;
-        let system = fabric.hosts()[host.index()].system.as_deref().unwrap_or("");
+        let system = fabric.hosts()[host.index()].system.as_deref();
+        let system = system.map_or_else(String::new, |system| format!(" {system}"));
         match *alike {
-            1 => writeln!(out, "{name} {system}")?,
-            alike => writeln!(out, "{name} {system} ({alike} hosts like this)")?,
+            1 => writeln!(out, "{name}{system}")?,
+            alike => writeln!(out, "{name}{system} ({alike} hosts like this)")?,
         }
         let gpus = fabric.gpus().iter().filter(|gpu| fabric.device(**gpu).host == Some(*host)).count();
         match gpus {

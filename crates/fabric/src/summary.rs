@@ -116,7 +116,10 @@ impl Summary {
     /// The summary as one sentence.
     pub fn sentence(&self) -> String {
         match self.gpus {
-            0 => "No GPU. Weft plans, predicts and runs collectives between CPU ranks, too: try `weft bench`.".to_owned(),
+            0 => {
+                "No GPU. Weft plans, predicts and runs collectives between CPU ranks, too: try `weft bench`."
+                    .to_owned()
+            }
             1 => format!("One GPU{}: no peer on this machine{}.", self.unused_links(), self.past_the_node()),
             _ => format!("{}{}.", self.inside(), self.past_the_node()),
         }

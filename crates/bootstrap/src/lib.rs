@@ -103,8 +103,8 @@ pub struct Bootstrap {
     failed: Option<Failure>,
     /// What each rank was in the group that this one came out of.
     origins: Vec<usize>,
-    /// Whether this rank has regrouped and is in another group now.
-    has_continued: bool,
+    /// The group that this rank is in now, if it has regrouped.
+    continued_in: Option<u64>,
     /// How many sweeps have been made.
     sweeps: u32,
     /// The number of calls, which this rank announces when it leaves.
@@ -182,7 +182,7 @@ impl Bootstrap {
             origins: (0..members.len()).collect(),
             link: Link::Tree { lineage: Lineage::new(&group), group, monitor },
             failed: None,
-            has_continued: false,
+            continued_in: None,
             sweeps: 0,
             calls: 0,
         }
@@ -330,7 +330,7 @@ impl Bootstrap {
             hosts: vec![0; size],
             link: Link::InProcess(local),
             failed: None,
-            has_continued: false,
+            continued_in: None,
             origins: (0..size).collect(),
             sweeps: 0,
             calls: 0,
@@ -408,14 +408,16 @@ impl Drop for Bootstrap {
                 group.set_event_handler(None);
                 match monitor {
                     // It has not left: it continued in another group, as the others have heard.
-                    Some(monitor) if self.has_continued => {
-                        group.drain();
-                        monitor.unwatch(group);
-                    }
-                    Some(monitor) => {
-                        group.leave(self.calls, || monitor.wake());
-                        monitor.leave(group, self.calls, lineage.id);
-                    }
+                    Some(monitor) => match self.continued_in {
+                        Some(later) => {
+                            group.drain();
+                            monitor.continue_in(group, later);
+                        }
+                        None => {
+                            group.leave(self.calls, || monitor.wake());
+                            monitor.leave(group, self.calls, lineage.id);
+                        }
+                    },
                     None => {}
                 }
             }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
+use weftlink_membership::Gone;
 use weftlink_membership::regroup;
 use weftlink_membership::rendezvous::{self, Hello, Slot};
 
@@ -21,8 +22,8 @@ pub(super) enum Message {
     Accepted { pid: u32 },
     /// Not admitted.
     Refused(Refusal),
-    /// To a rank that came because its parent left: this one is not in that group any more, and after how many calls it left.
-    NotInGroup { calls: Option<u32> },
+    /// To a rank that came because its parent left: how this one left that group, or nothing if it is not in it yet.
+    NotInGroup { gone: Option<Gone> },
     /// These ranks are missing.
     Waiting { number: u32, ranks: Vec<u32> },
     /// From rank 0, when all have joined: the slot of the receiver.

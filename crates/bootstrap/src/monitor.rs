@@ -21,6 +21,7 @@ use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{PidfdFlags, pidfd_open};
+use weftlink_membership::Gone;
 use weftlink_membership::durations::{ACCEPT_POLL, SEND};
 use weftlink_membership::regroup;
 use weftlink_shm::limits::{self, STACK_BYTES};
@@ -79,8 +80,8 @@ pub(super) struct State {
     arrivals: VecDeque<(Introduction, Channel)>,
     /// How many of them there may be before those that have ended are dropped.
     arrivals_max: usize,
-    /// Groups that this rank has left, the last ones, and after how many calls.
-    left: VecDeque<(u64, u32)>,
+    /// Groups that this rank has left, the last ones, and how.
+    left: VecDeque<(u64, Gone)>,
     /// Groups whose trees this rank has abandoned while it regrouped.
     abandoned: VecDeque<u64>,
     /// First groups of lineages that this rank has left for good.
@@ -173,11 +174,17 @@ impl Monitor {
     /// regroup with the ranks of that lineage any more.
     pub(super) fn leave(&self, group: &Arc<Group>, calls: u32, lineage: u64) {
         let mut state = self.inner.state();
-        remember(&mut state.left, (group.id, calls));
+        remember(&mut state.left, (group.id, Gone::Left { calls }));
         remember(&mut state.left_lineages, lineage);
         drop(state);
         self.unwatch(group);
         self.answer_late(lineage);
+    }
+
+    /// The same for a group that this rank leaves because it has continued in another.
+    pub(super) fn continue_in(&self, group: &Arc<Group>, later: u64) {
+        remember(&mut self.inner.state().left, (group.id, Gone::Continued { group: later }));
+        self.unwatch(group);
     }
 
     /// Has the monitor thread carry out what groups want done.

@@ -54,7 +54,7 @@ impl Inner {
                     for action in share {
                         group.drive(match action {
                             Action::Reparent(rank) => {
-                                Input::NotReparented { rank: *rank, why: Probe::Silent, left_after: None }
+                                Input::NotReparented { rank: *rank, why: Probe::Silent, gone: None }
                             }
                             Action::Probe(rank) => Input::Probed(*rank, Probe::Silent),
                             _ => continue,
@@ -98,7 +98,7 @@ impl Inner {
     /// Links this rank to another, since the one above it has left. Returns why not, if it is not.
     fn reparent(self: &Arc<Self>, group: &Arc<Group>, rank: u32) -> Option<Input<BootstrapError>> {
         let orphan = Introduction::Orphan { group: group.id, from: group.rank };
-        let failed = |why| Some(Input::NotReparented { rank, why, left_after: None });
+        let failed = |why| Some(Input::NotReparented { rank, why, gone: None });
         let Some(contact) = group.contact(rank) else { return failed(Probe::Unclear) };
         let deadline = Deadline::new(REPARENT);
         let answer = self.dial(contact, &orphan, deadline).and_then(|channel| {
@@ -111,8 +111,10 @@ impl Inner {
                 Ok(()) => channel,
                 Err(_) => return failed(Probe::Unclear),
             },
-            Ok((_, Message::NotInGroup { calls })) => {
-                return Some(Input::NotReparented { rank, why: Probe::Answered, left_after: calls });
+            Ok((_, Message::NotInGroup { gone })) => {
+                // It may not have heard yet that the group stands.
+                let why = if gone.is_some() { Probe::Answered } else { Probe::Unclear };
+                return Some(Input::NotReparented { rank, why, gone });
             }
             Err(Broken::Refused) => return failed(Probe::Refused),
             Err(Broken::Late) => return failed(Probe::Silent),

@@ -94,7 +94,9 @@ impl Bootstrap {
                 shrunk
             }
         };
-        self.has_continued = true;
+        if let Link::Tree { group, .. } = &bootstrap.link {
+            self.continued_in = Some(group.id);
+        }
         Ok(bootstrap)
     }
 

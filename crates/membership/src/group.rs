@@ -30,7 +30,7 @@ use crate::event::Event;
 use crate::waits::{Roots, Waits};
 use depart::Departure;
 
-pub use action::{Action, Input, Probe};
+pub use action::{Action, Gone, Input, Probe};
 
 /// The last calls of a rank that are remembered as heard: more than a rank announces at once.
 const CALLS_MAX: usize = 128;
@@ -175,8 +175,8 @@ impl<F: Clone> Group<F> {
                 }
             }
             Input::Probed(rank, outcome) => self.probed(rank, outcome, now, &mut actions),
-            Input::NotReparented { rank, why, left_after } => {
-                self.not_reparented(rank, why, left_after, now, &mut actions);
+            Input::NotReparented { rank, why, gone } => {
+                self.not_reparented(rank, why, gone, now, &mut actions);
             }
             Input::Timeout => self.time_out(now, &mut actions),
         }

@@ -51,6 +51,9 @@ pub use action::{Action, Error, Input, Unreached};
 pub use message::{Abort, Connection, Hello, Message};
 pub use view::View;
 
+/// The most silent leaders that a rank takes time for.
+const PASSED_MAX: usize = 4;
+
 #[derive(Debug)]
 enum Phase {
     /// Ranks whose connections failed are probed before a leader is chosen.
@@ -67,6 +70,7 @@ enum Phase {
     Following {
         leader: u32,
         connection: Connection,
+        since: Instant,
         until: Instant,
         /// Whether the leader has said that it leads.
         is_led: bool,
@@ -117,6 +121,8 @@ pub struct Regroup {
     deadline: Instant,
     /// How long a leader waits for the others: the deadline, or a moment after an attempt that failed.
     gather_until: Instant,
+    /// The ranks of the proposal that this rank aborted last, and how long it waits for them to come again.
+    returning: Option<(Instant, BTreeSet<u32>)>,
     out: Out,
     /// Ranks whose connections failed and that answer all the same.
     there: BTreeSet<u32>,
@@ -126,8 +132,14 @@ pub struct Regroup {
     arrived: BTreeMap<u32, (Connection, Hello)>,
     /// Pairs of which one could not connect to the other, once.
     apart: BTreeSet<(u32, u32)>,
+    /// Hosts of which ranks could not connect twice.
+    apart_hosts: BTreeSet<(Option<u32>, Option<u32>)>,
+    /// The later ranks of pairs that could not connect twice. They are out, however often they come.
+    barred: BTreeSet<u32>,
     /// Leaders that were silent at the deadline.
     passed: BTreeSet<u32>,
+    /// Ranks that this rank has sent which leader it follows, and that leader.
+    named: BTreeSet<(u32, u32)>,
     /// The leader that this rank last tried to follow.
     led_by: Option<u32>,
     /// Proposals that this rank has aborted.
@@ -157,7 +169,11 @@ impl Regroup {
             checking: BTreeSet::new(),
             arrived: BTreeMap::new(),
             apart: BTreeSet::new(),
+            apart_hosts: BTreeSet::new(),
+            barred: BTreeSet::new(),
+            returning: None,
             passed: BTreeSet::new(),
+            named: BTreeSet::new(),
             led_by: None,
             aborts: 0,
             minority_since: None,
@@ -183,7 +199,7 @@ impl Regroup {
         match &self.phase {
             Phase::Choosing | Phase::Dialing { .. } | Phase::Done => None,
             Phase::Pausing { until } => Some(*until),
-            Phase::Gathering { probe_at } => Some((*probe_at).min(self.gather_until)),
+            Phase::Gathering { probe_at } => Some((*probe_at).min(self.gather_end())),
             Phase::Following { until, .. } => Some(*until),
             Phase::Forming(forming) => Some(forming.until),
         }
@@ -266,17 +282,20 @@ impl Regroup {
     }
 
     fn time_out(&mut self, now: Instant, actions: &mut Vec<Action>) {
+        let end = self.gather_end();
         match &mut self.phase {
             Phase::Following { leader, until, .. } if now >= *until => {
                 let leader = *leader;
                 self.pass_over(leader, now, actions);
             }
-            Phase::Gathering { probe_at } if now >= *probe_at && now < self.gather_until => {
+            Phase::Gathering { probe_at } if now >= *probe_at && now < end => {
                 *probe_at = now + PROBE;
                 let hello = self.hello();
-                let find = |rank| match hello.passed.is_empty() {
-                    true => Action::Probe(rank),
-                    false => Action::Call(rank, hello.clone()),
+                // They may wait for another leader.
+                let calls = !hello.passed.is_empty() || self.minority_since.is_some();
+                let find = |rank| match calls {
+                    true => Action::Call(rank, hello.clone()),
+                    false => Action::Probe(rank),
                 };
                 actions.extend(self.missing().into_iter().map(find));
             }
@@ -315,14 +334,18 @@ impl Regroup {
             self.gather(now, actions);
         }
         if let Phase::Forming(_) = self.phase {
-            self.check_ready(actions);
+            self.check_ready(now, actions);
         }
     }
 
-    /// Chooses the leader: the lowest rank that is not out.
+    /// The lowest rank that is not out.
+    fn leader(&self) -> u32 {
+        self.view().ranks.iter().copied().find(|rank| !self.out.has(*rank)).unwrap_or(self.rank)
+    }
+
+    /// Leads, or dials the leader.
     fn choose(&mut self, now: Instant, actions: &mut Vec<Action>) {
-        let leader = self.view().ranks.iter().copied().find(|rank| !self.out.has(*rank));
-        match leader.unwrap_or(self.rank) {
+        match self.leader() {
             leader if leader == self.rank => {
                 // The others need a moment to find out that the leader before is gone or silent, even if the deadline has passed.
                 if self.led_by.take().is_some() {
@@ -333,7 +356,7 @@ impl Regroup {
                 connections.into_iter().for_each(|connection| self.lead(connection, now, actions));
             }
             // Others may have been found out of reach only after it was too late to look for the next.
-            _ if now >= self.deadline + HELLO * (2 + self.passed.len() as u32) => {
+            _ if now >= self.deadline + HELLO * (2 + self.passed.len().min(PASSED_MAX) as u32) => {
                 let here = vec![self.rank];
                 let others = self.others(&here);
                 let error = match self.out.unreachable.is_empty() {
@@ -379,7 +402,7 @@ impl Regroup {
         });
     }
 
-    fn check_ready(&mut self, actions: &mut Vec<Action>) {
+    fn check_ready(&mut self, now: Instant, actions: &mut Vec<Action>) {
         let Phase::Forming(forming) = &mut self.phase else { return };
         let children = forming.view.children(&self.hosts, self.rank);
         if !forming.is_linked || !children.iter().all(|child| forming.children.contains(child)) {
@@ -400,7 +423,9 @@ impl Regroup {
             None => {
                 let is_complete =
                     view.ranks.iter().all(|rank| *rank == self.rank || forming.ready.contains(rank));
-                if is_complete {
+                // A leader that was stopped may find followers ready that have given its proposal up since.
+                let is_late = now >= forming.until && !mutant!("late-leader-commits");
+                if is_complete && !is_late {
                     let members = self.arrived.iter().filter(|(rank, _)| view.ranks.contains(rank));
                     let commit = |(_, (connection, _)): (&u32, &(Connection, Hello))| {
                         Action::Send(*connection, Message::Commit { group: view.group })

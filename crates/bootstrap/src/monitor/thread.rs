@@ -225,12 +225,12 @@ impl Inner {
             Ok((Message::Introduction(Introduction::Probe), _)) => {}
             Ok((Message::Introduction(Introduction::Orphan { group: id, from }), channel)) => {
                 let group = state.groups.iter().filter_map(Weak::upgrade).find(|one| one.id == id);
-                let left = state.left.iter().find(|(left, _)| *left == id).map(|(_, calls)| *calls);
+                let gone = state.left.iter().find(|(left, _)| *left == id).map(|(_, gone)| *gone);
                 drop(state);
                 match group {
                     Some(group) => self.take_in(&group, from, channel, deadline),
                     None => {
-                        let _ = channel.send(&Message::NotInGroup { calls: left }, None, deadline);
+                        let _ = channel.send(&Message::NotInGroup { gone }, None, deadline);
                     }
                 }
                 return self.helper_done();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use super::{Action, Group, INQUIRY_ATTEMPTS_MIN, Probe, Seeking, Timer, WAS_LOST};
+use super::{Action, Gone, Group, INQUIRY_ATTEMPTS_MIN, Probe, Seeking, Timer, WAS_LOST};
 use crate::durations::{INQUIRY_RETRY, REPARENT};
 use crate::event::Event;
 use crate::tree;
@@ -66,16 +66,20 @@ impl<F: Clone> Group<F> {
         &mut self,
         rank: u32,
         why: Probe,
-        left_after: Option<u32>,
+        gone: Option<Gone>,
         now: Instant,
         actions: &mut Vec<Action<F>>,
     ) {
         let Some(seeking) = self.seeking.as_mut().filter(|seeking| seeking.candidate == rank) else { return };
         seeking.is_worth_retrying |= matches!(why, Probe::Silent | Probe::Unclear);
         // It left while this rank had no neighbour to hear it from. Waiting for it would take until a deadline.
-        if let Some(calls) = left_after {
+        if let Some(gone) = gone {
             seeking.has_gaps = true;
-            self.learn(Event::Left { rank, calls }, None, now, actions);
+            let event = match gone {
+                Gone::Left { calls } => Event::Left { rank, calls },
+                Gone::Continued { group } => Event::Continued { rank, group },
+            };
+            self.learn(event, None, now, actions);
         }
         if self.departure.is_some() {
             return self.not_handed_over(why);

@@ -28,7 +28,7 @@ impl Regroup {
             }
             Ok(connection) => {
                 let until = self.deadline.max(now) + HELLO;
-                self.phase = Phase::Following { leader, connection, until, is_led: false };
+                self.phase = Phase::Following { leader, connection, since: now, until, is_led: false };
             }
             // A rank that is stopped is not passed over before: the others may be waiting there already.
             Err(Unreached::Silent) if now >= self.deadline => self.pass_over(leader, now, actions),
@@ -65,12 +65,20 @@ impl Regroup {
         self.retry(now, actions);
     }
 
-    /// Another rank has passed these leaders over. A leader that answered this rank stays.
+    /// Another rank has passed these leaders over. A leader that answered this rank stays, and one that has had little time to: this
+    /// rank may have begun much later than the other.
     pub(super) fn hear_of_silent(&mut self, silent: &BTreeSet<u32>, now: Instant, actions: &mut Vec<Action>) {
         let (own, is_led) = match self.phase {
             Phase::Following { leader, is_led, .. } => (Some(leader), is_led),
             _ => (None, false),
         };
+        let has_waited = match self.phase {
+            Phase::Following { since, .. } => now >= since + HELLO,
+            _ => false,
+        };
+        if now < self.deadline && !has_waited {
+            return;
+        }
         let leads = |rank: u32| is_led && own == Some(rank);
         let is_here = |rank: u32| rank == self.rank || self.arrived.contains_key(&rank) || leads(rank);
         let silent: Vec<u32> = silent.iter().copied().filter(|rank| !is_here(*rank)).collect();
@@ -122,6 +130,7 @@ impl Regroup {
                     self.deadline = self.deadline.max(later);
                     self.gather_until = self.gather_until.max(later);
                     (*until, *is_led) = (self.deadline + HELLO, true);
+                    self.name_leader(actions);
                 }
             }
             Message::Propose(view) => {
@@ -164,16 +173,30 @@ impl Regroup {
                     let (lower, higher) = (from.min(parent), from.max(parent));
                     match is_dead {
                         true if parent != self.rank => drop(self.out.dead.insert(parent)),
-                        // Once it may have been a proposal that others gave up. Twice, the later of the two is out.
-                        false if !self.apart.insert((lower, higher)) => {
-                            self.out.unreachable.insert(higher);
-                        }
+                        false => self.fail_to_connect(lower, higher),
                         _ => {}
                     }
                     self.abort(Abort::Retry, now, actions);
                 }
             }
         }
+    }
+
+    /// Two ranks could not connect. Once it may have been a proposal that others gave up. Twice, the later of the two is out; if that
+    /// happens to two ranks of its host, the whole host is.
+    fn fail_to_connect(&mut self, lower: u32, higher: u32) {
+        let host = |rank: u32| self.hosts.get(rank as usize).copied();
+        let hosts = (host(lower), host(higher));
+        let is_of_host = |rank: &u32| *rank != self.rank && hosts.0 != hosts.1 && host(*rank) == hosts.1;
+        let is_out = |rank: &u32| *rank == higher || is_of_host(rank);
+        let barred: Vec<u32> = match self.apart_hosts.contains(&hosts) {
+            true => self.view().ranks.iter().copied().filter(is_out).collect(),
+            false if !self.apart.insert((lower, higher)) => vec![higher],
+            false => return,
+        };
+        self.apart_hosts.insert(hosts);
+        self.out.unreachable.extend(&barred);
+        self.barred.extend(barred);
     }
 
     pub(super) fn aborted(
@@ -196,6 +219,12 @@ impl Regroup {
         match why {
             Abort::Retry => {
                 // The leader is there, and tries again even if the deadline has passed.
+                self.deadline = self.deadline.max(now);
+                self.retry(now, actions);
+            }
+            Abort::LedBy(leader) => {
+                self.out.unreachable.remove(&leader);
+                self.passed.remove(&leader);
                 self.deadline = self.deadline.max(now);
                 self.retry(now, actions);
             }

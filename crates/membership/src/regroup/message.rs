@@ -80,6 +80,8 @@ pub enum Abort {
     },
     /// The others continued without this rank before.
     Excluded,
+    /// From a follower of this leader, which is there: come to it.
+    LedBy(u32),
     /// From a rank that has left the group for good: it does not regroup.
     Left,
 }

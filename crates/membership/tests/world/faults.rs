@@ -21,6 +21,9 @@ impl World {
                     return Ok(());
                 }
                 node.life = Life::Dead;
+                if node.is_leaving {
+                    self.unconfirmed.insert(node.view.group);
+                }
                 self.end(rank);
                 Ok(())
             }
@@ -47,15 +50,8 @@ impl World {
                 self.group_input(rank, view.group, Input::Raise(event))
             }
             Fault::Stop(rank, time) => {
-                // Ranks below it do not hear of failures in time.
                 let view = self.nodes[rank as usize].view.clone();
-                let hosts: Vec<u32> = view.ranks.iter().map(|rank| self.hosts[*rank as usize]).collect();
-                let parents = tree::parents(&tree::number_hosts(&hosts, |one, other| one == other));
-                let above = |place: &u32| parents[*place as usize];
-                let own = place_of(&view, rank);
-                let is_below = |place: &u32| std::iter::successors(Some(*place), above).any(|one| one == own);
-                let below = (0..view.ranks.len() as u32).filter(is_below);
-                self.faulty.extend(below.map(|place| view.ranks[place as usize]));
+                self.stop_below(&view, rank);
                 if self.nodes[rank as usize].life == Life::Runs {
                     self.nodes[rank as usize].life = Life::Stopped;
                     self.at(self.now + time, Happens::Resume(rank));
@@ -99,6 +95,17 @@ impl World {
                 Ok(())
             }
         }
+    }
+
+    /// Ranks below one that is stopped do not hear of failures in time.
+    pub(super) fn stop_below(&mut self, view: &View, rank: u32) {
+        let hosts: Vec<u32> = view.ranks.iter().map(|rank| self.hosts[*rank as usize]).collect();
+        let parents = tree::parents(&tree::number_hosts(&hosts, |one, other| one == other));
+        let above = |place: &u32| parents[*place as usize];
+        let own = place_of(view, rank);
+        let is_below = |place: &u32| std::iter::successors(Some(*place), above).any(|one| one == own);
+        let below = (0..view.ranks.len() as u32).filter(is_below);
+        self.faulty.extend(below.map(|place| view.ranks[place as usize]));
     }
 
     pub(super) fn root(&mut self, group: GroupId, event: Event<Failure>) {

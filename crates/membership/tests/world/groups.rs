@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Failure, GroupId, Happens, Life, World, place_of};
 use weftlink_membership::durations::{HELLO, PROBE, REPARENT};
 use weftlink_membership::regroup::Unreached;
-use weftlink_membership::{Action, Event, Input, Probe};
+use weftlink_membership::{Action, Event, Gone, Input, Probe};
 
 impl World {
     pub(super) fn leave(&mut self, rank: u32) -> Result<(), String> {
@@ -27,7 +27,10 @@ impl World {
                 self.outcome.confirmed += 1;
                 self.departures.push((group, rank));
             }
-            false => self.end_everywhere(rank),
+            false => {
+                self.unconfirmed.insert(group);
+                self.end_everywhere(rank);
+            }
         }
         self.close_all(rank, false);
     }
@@ -97,7 +100,7 @@ impl World {
                     Life::Runs | Life::Away if !self.is_cut(rank, to) => {
                         self.after_delay(Happens::Orphan(to, group, rank, own));
                     }
-                    _ => self.not_reparented(group, rank, to, None),
+                    _ => self.not_reparented(group, rank, to),
                 }
             }
             Action::Close(place) => {
@@ -136,7 +139,7 @@ impl World {
             return Ok(());
         }
         if node.view.group != group || self.is_cut(rank, orphan) {
-            self.not_reparented(group, orphan, rank, Some(0));
+            self.not_reparented(group, orphan, rank);
             return Ok(());
         }
         let own = place_of(&node.view, rank);
@@ -149,19 +152,26 @@ impl World {
         self.group_input(rank, group, Input::Connected(place))
     }
 
-    pub(super) fn not_reparented(&mut self, group: GroupId, orphan: u32, to: u32, left_after: Option<u32>) {
+    pub(super) fn not_reparented(&mut self, group: GroupId, orphan: u32, to: u32) {
         let Some(view) = self.view_of(group) else { return };
-        let life = self.nodes[to as usize].life;
-        let why = match life {
+        let node = &self.nodes[to as usize];
+        let gone = match node.past.get(&group) {
+            Some(later) => Some(Gone::Continued { group: *later }),
+            None if node.view.group == group => Some(Gone::Left { calls: 0 }),
+            None => None,
+        };
+        let why = match node.life {
             _ if self.is_cut(orphan, to) => Probe::Silent,
+            // It may not have heard yet that the group stands.
+            Life::Runs | Life::Away if gone.is_none() => Probe::Unclear,
             Life::Runs | Life::Away => Probe::Answered,
             Life::Stopped => Probe::Silent,
             Life::Dead | Life::Gone => Probe::Refused,
         };
-        let left_after = left_after.filter(|_| why == Probe::Answered);
+        let gone = gone.filter(|_| why == Probe::Answered);
         let limit = if why == Probe::Silent { REPARENT } else { Duration::ZERO };
         let delay = self.random.delay() + limit;
-        let input = Input::NotReparented { rank: place_of(&view, to), why, left_after };
+        let input = Input::NotReparented { rank: place_of(&view, to), why, gone };
         self.at(self.now + delay, Happens::Group(orphan, group, input));
     }
 

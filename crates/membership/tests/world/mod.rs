@@ -86,6 +86,8 @@ struct Node {
     stays: bool,
     /// It does not regroup.
     ignores: bool,
+    /// The groups that it was in, and the one that it continued in.
+    past: BTreeMap<GroupId, GroupId>,
     regroup: Option<Regroup>,
     /// Counts attempts to regroup, so that results of an old one are not taken for those of a new one.
     attempt: u32,
@@ -149,8 +151,10 @@ pub(crate) struct World {
     faulty: BTreeSet<u32>,
     /// Ranks whose departure was confirmed, by group.
     departures: Vec<(GroupId, u32)>,
-    /// Ranks that a neighbour has sent that it continues without them.
-    excluded: BTreeSet<u32>,
+    /// Groups that a rank left without that.
+    unconfirmed: BTreeSet<GroupId>,
+    /// Ranks that a neighbour has sent that it continues without them, and the epoch of the first group that it continued in.
+    excluded: BTreeMap<u32, u64>,
     /// Tree connections that are there, with the time of the last delivery each way.
     links: BTreeMap<(GroupId, u32, u32), Instant>,
     stars: BTreeMap<u64, Star>,
@@ -197,7 +201,8 @@ impl World {
             apart: BTreeSet::new(),
             faulty: BTreeSet::new(),
             departures: Vec::new(),
-            excluded: BTreeSet::new(),
+            unconfirmed: BTreeSet::new(),
+            excluded: BTreeMap::new(),
             links: BTreeMap::new(),
             stars: BTreeMap::new(),
             killed: BTreeSet::new(),
@@ -230,6 +235,7 @@ impl World {
                 is_leaving: false,
                 stays: false,
                 ignores: false,
+                past: BTreeMap::new(),
                 regroup: None,
                 attempt: 0,
                 regroup_deadline: start,
@@ -326,23 +332,21 @@ impl World {
                 Life::Runs => {}
                 Life::Stopped => {
                     match happens {
-                        Happens::Orphan(_, group, orphan, _) => {
-                            self.not_reparented(group, orphan, rank, None)
-                        }
+                        Happens::Orphan(_, group, orphan, _) => self.not_reparented(group, orphan, rank),
                         happens => self.nodes[rank as usize].backlog.push(happens),
                     }
                     return Ok(());
                 }
                 Life::Dead | Life::Gone => {
                     if let Happens::Orphan(_, group, orphan, _) = happens {
-                        self.not_reparented(group, orphan, rank, None);
+                        self.not_reparented(group, orphan, rank);
                     }
                     return Ok(());
                 }
                 Life::Away => {
                     match happens {
                         Happens::Orphan(_, group, orphan, _) => {
-                            self.not_reparented(group, orphan, rank, Some(0));
+                            self.not_reparented(group, orphan, rank);
                         }
                         Happens::Arrives(_, connection, _) => {
                             self.answer(rank, connection, regroup::Abort::Left);

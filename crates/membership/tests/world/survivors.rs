@@ -260,8 +260,12 @@ impl World {
                 }
             }
             self.epochs.push(view.clone());
+            let is_stopped = |rank: &u32| self.nodes[*rank as usize].life == Life::Stopped;
+            let stopped: Vec<u32> = view.ranks.iter().copied().filter(is_stopped).collect();
+            stopped.into_iter().for_each(|rank| self.stop_below(&view, rank));
         }
-        if self.excluded.contains(&rank) {
+        // It may hear late that an older group stands, in which it is. That group has failed, and its next attempt to regroup fails.
+        if self.excluded.get(&rank).is_some_and(|epoch| view.epoch >= *epoch) {
             return Err(format!("rank {rank} continues in {view:?}, though the others have excluded it"));
         }
         self.continue_elsewhere(rank, &view)?;
@@ -309,6 +313,7 @@ impl World {
         let node = &mut self.nodes[rank as usize];
         // What the old group makes of it does not matter to the machine that is done.
         node.regroup = None;
+        node.past.insert(old.group, view.group);
         let actions = node.group.handle(Input::Raise(event), self.now);
         for action in actions {
             self.act(rank, old.group, action)?;
@@ -320,7 +325,7 @@ impl World {
             let last = self.links.remove(&(group, from, to));
             if from == rank {
                 if !view.ranks.contains(&to) {
-                    self.excluded.insert(to);
+                    self.excluded.entry(to).or_insert(view.epoch);
                 }
                 let is_watched = self.hosts[from as usize] == self.hosts[to as usize];
                 let input = Input::Disconnected { rank: place_of(&old, rank), is_watched };

@@ -367,10 +367,17 @@ impl<F: Clone> Group<F> {
         }
     }
 
+    /// Whether this rank seeks a new parent, or will again.
+    fn is_seeking(&self) -> bool {
+        let is_reparent = |(_, timer): &(Instant, Timer)| matches!(timer, Timer::Reparent);
+        self.seeking.is_some() || self.timers.iter().any(is_reparent)
+    }
+
     fn time_out(&mut self, now: Instant, actions: &mut Vec<Action<F>>) {
         let (due, later) = std::mem::take(&mut self.timers).into_iter().partition(|(when, _)| *when <= now);
         self.timers = later;
-        let due: Vec<(Instant, Timer)> = due;
+        let mut due: Vec<(Instant, Timer)> = due;
+        due.sort_by_key(|(when, _)| *when);
         for (_, timer) in due {
             match timer {
                 Timer::Inquiry(rank) => match self.inquiries.get(&rank) {
@@ -396,6 +403,10 @@ impl<F: Clone> Group<F> {
                 }
                 // A rank that leaves takes nobody in.
                 Timer::Children(_) if self.left.contains(&self.rank) => {}
+                // A rank that seeks a new parent may have missed that they left.
+                Timer::Children(left) if self.is_seeking() => {
+                    self.timers.push((now + PROBE_CHILDREN_AFTER, Timer::Children(left)));
+                }
                 Timer::Children(left) => {
                     for child in self.missed_children(left) {
                         self.missed.insert(child);

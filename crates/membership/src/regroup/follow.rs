@@ -65,26 +65,20 @@ impl Regroup {
         self.retry(now, actions);
     }
 
-    /// Another rank has passed these leaders over. A leader that answered this rank stays, and one that has had little time to: this
-    /// rank may have begun much later than the other.
+    /// Another rank has passed these leaders over. If this rank waits for one of them, it gives it a moment to answer, because this
+    /// rank may have begun much later than the other. It makes up its own mind about the rest: a rank that waits for a silent leader
+    /// answers no better than that leader.
     pub(super) fn hear_of_silent(&mut self, silent: &BTreeSet<u32>, now: Instant, actions: &mut Vec<Action>) {
-        let (own, is_led) = match self.phase {
-            Phase::Following { leader, is_led, .. } => (Some(leader), is_led),
-            _ => (None, false),
-        };
-        let has_waited = match self.phase {
-            Phase::Following { since, .. } => now >= since + HELLO,
-            _ => false,
-        };
-        if now < self.deadline && !has_waited {
+        let deadline = self.deadline;
+        let Phase::Following { leader, since, until, is_led: false, .. } = &mut self.phase else { return };
+        if !silent.contains(leader) {
             return;
         }
-        let leads = |rank: u32| is_led && own == Some(rank);
-        let is_here = |rank: u32| rank == self.rank || self.arrived.contains_key(&rank) || leads(rank);
-        let silent: Vec<u32> = silent.iter().copied().filter(|rank| !is_here(*rank)).collect();
-        self.out.unreachable.extend(&silent);
-        self.passed.extend(&silent);
-        if own.is_some_and(|leader| silent.contains(&leader)) {
+        *until = (*until).min(*since + HELLO);
+        if now >= deadline.min(*until) {
+            let leader = *leader;
+            self.out.unreachable.insert(leader);
+            self.passed.insert(leader);
             self.retry(now, actions);
         }
     }

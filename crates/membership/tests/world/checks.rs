@@ -91,6 +91,12 @@ impl World {
         matches!(self.nodes[other as usize].life, Life::Dead | Life::Gone)
     }
 
+    /// Whether a rank has left and lives on, by its place in the group of another.
+    fn is_away(&self, rank: u32, place: u32) -> bool {
+        let other = self.nodes[rank as usize].view.ranks[place as usize];
+        self.nodes[other as usize].life == Life::Away
+    }
+
     /// The cause that a rank reports is something that went wrong, not what came of it.
     pub(super) fn check_cause(
         &self,
@@ -104,6 +110,10 @@ impl World {
             }
             // Whether a rank beyond a broken network is dead cannot be known.
             (Event::Died { rank: one }, Event::Lost { rank: other, .. }) if self.had_cut => one == other,
+            // It left, nobody confirmed that, and its process lives on.
+            (Event::Died { rank: one }, Event::Lost { rank: other, .. }) if self.is_away(rank, *other) => {
+                one == other
+            }
             // If several ranks have ended and nobody is left who knows how, one of them has died.
             (Event::Died { .. }, Event::Lost { rank: other, .. }) => self.has_ended(rank, *other),
             (root, cause) => root == cause,

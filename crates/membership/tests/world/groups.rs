@@ -134,6 +134,17 @@ impl World {
         place: u32,
     ) -> Result<(), String> {
         let node = &self.nodes[rank as usize];
+        // The orphan does not confirm in time that it was accepted.
+        if self.nodes[orphan as usize].life == Life::Stopped
+            && self.nodes[orphan as usize].view.group == group
+        {
+            if let Some(view) = self.view_of(group) {
+                let (rank, why) = (place_of(&view, rank), Probe::Silent);
+                let input = Input::NotReparented { rank, why, gone: None };
+                self.at(self.now + REPARENT, Happens::Group(orphan, group, input));
+            }
+            return Ok(());
+        }
         // The orphan has ended, or given up, if this rank was stopped for long.
         if self.nodes[orphan as usize].life != Life::Runs || self.nodes[orphan as usize].view.group != group {
             return Ok(());

@@ -252,6 +252,9 @@ impl World {
             return Err(format!("two groups of epoch {}: {other:?} and {view:?}", view.epoch));
         }
         if !self.epochs.contains(&view) {
+            if self.excluded.contains_key(&rank) {
+                return Err(format!("rank {rank} commits {view:?}, though the others continue without it"));
+            }
             self.outcome.groups += 1;
             // Ranks that died while it formed are causes that it begins with.
             for &other in &view.ranks {

@@ -406,19 +406,17 @@ impl Drop for Bootstrap {
             Link::InProcess(local) => local.leave(self.rank),
             Link::Tree { group, monitor, lineage } => {
                 group.set_event_handler(None);
-                match monitor {
-                    // It has not left: it continued in another group, as the others have heard.
-                    Some(monitor) => match self.continued_in {
-                        Some(later) => {
-                            group.drain();
-                            monitor.continue_in(group, later);
-                        }
-                        None => {
-                            group.leave(self.calls, || monitor.wake());
-                            monitor.leave(group, self.calls, lineage.id);
-                        }
-                    },
-                    None => {}
+                let Some(monitor) = monitor else { return };
+                match self.continued_in {
+                    // It has not left, as the others have heard.
+                    Some(later) => {
+                        group.drain();
+                        monitor.continue_in(group, later);
+                    }
+                    None => {
+                        group.leave(self.calls, || monitor.wake());
+                        monitor.leave(group, self.calls, lineage.id);
+                    }
                 }
             }
         }

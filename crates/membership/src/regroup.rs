@@ -51,7 +51,7 @@ pub use action::{Action, Error, Input, Unreached};
 pub use message::{Abort, Connection, Hello, Message};
 pub use view::View;
 
-/// The most silent leaders that a rank takes time for.
+/// The silent leaders that a rank takes more time for.
 const PASSED_MAX: usize = 4;
 
 #[derive(Debug)]

@@ -9,8 +9,7 @@
 //! definition of the results of each collective.
 //!
 //! [`hosts`] are network namespaces, for tests of ranks on several hosts. [`processes`] starts programs that inherit nothing from the shell
-//! in which the tests run, and [`ports`] reserves ports for their rendezvous. [`schedule`] has random numbers and an event queue for tests
-//! of state machines in virtual time.
+//! in which the tests run, and [`ports`] reserves ports for their rendezvous.
 //!
 //! No published crate depends on this one.
 
@@ -25,5 +24,4 @@ pub mod ports;
 #[allow(unsafe_code, reason = "code between fork and exec")]
 pub mod processes;
 pub mod promise;
-pub mod schedule;
 pub mod trace;

@@ -44,7 +44,8 @@ impl<F: Clone> Group<F> {
     pub(super) fn reparent(&mut self, now: Instant, actions: &mut Vec<Action<F>>) {
         let mut seeking = self.seeking.take().unwrap_or_default();
         // If no lower rank is left in the group, perhaps a higher one is.
-        let is_candidate = |rank: &u32| *rank < self.rank || self.neighbours.is_empty();
+        let is_alone = self.is_alone();
+        let is_candidate = |rank: &u32| *rank < self.rank || is_alone;
         let candidate =
             self.successors(self.rank).filter(is_candidate).find(|rank| !seeking.tried.contains(rank));
         match candidate.filter(|_| seeking.tried.len() < REPARENT_TRIES_MAX) {
@@ -102,10 +103,15 @@ impl<F: Clone> Group<F> {
     fn conclude(&mut self, refused: &BTreeSet<u32>, now: Instant, actions: &mut Vec<Action<F>>) {
         let ended: Vec<u32> = refused.iter().copied().filter(|rank| !self.is_gone(*rank)).collect();
         match ended[..] {
-            _ if !self.neighbours.is_empty() => {}
+            _ if !self.is_alone() => {}
             [one] => self.die(one, now, actions),
             _ => ended.into_iter().for_each(|rank| self.lose(rank, WAS_LOST.to_owned(), now, actions)),
         }
+    }
+
+    /// Whether no neighbour stays. One that has left may still be connected.
+    fn is_alone(&self) -> bool {
+        self.neighbours.iter().all(|rank| self.is_gone(*rank))
     }
 
     /// The ranks that a rank whose parent left connects to, best first: those above it, then the lowest. None for the lowest.

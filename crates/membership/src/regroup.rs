@@ -144,7 +144,8 @@ pub struct Regroup {
     led_by: Option<u32>,
     /// Proposals that this rank has aborted.
     aborts: usize,
-    minority_since: Option<Instant>,
+    /// How long a leader without a quorum looks for the others.
+    minority_until: Option<Instant>,
     /// Since when the leader's address gave no clear answer.
     unclear_since: Option<Instant>,
     pause: Duration,
@@ -176,7 +177,7 @@ impl Regroup {
             named: BTreeSet::new(),
             led_by: None,
             aborts: 0,
-            minority_since: None,
+            minority_until: None,
             unclear_since: None,
             pause: RETRY_MIN,
             phase: Phase::Choosing,
@@ -292,7 +293,7 @@ impl Regroup {
                 *probe_at = now + PROBE;
                 let hello = self.hello();
                 // They may wait for another leader.
-                let calls = !hello.passed.is_empty() || self.minority_since.is_some();
+                let calls = !hello.passed.is_empty() || self.minority_until.is_some();
                 let find = |rank| match calls {
                     true => Action::Call(rank, hello.clone()),
                     false => Action::Probe(rank),

@@ -152,8 +152,12 @@ impl Regroup {
         let epoch = views.iter().map(|view| view.epoch).max().unwrap_or_default().saturating_add(1);
         let here: Vec<u32> = here.into_iter().collect();
         if !has_quorum {
-            let since = *self.minority_since.get_or_insert(now);
-            let until = since + if since < self.deadline { MINORITY } else { LATE_MINORITY };
+            // A leader that was stopped meanwhile gives the others a moment even after the deadline.
+            let until = match now >= self.gather_until + PROBE {
+                true => now + LATE_MINORITY,
+                false => self.deadline.min(now + MINORITY),
+            };
+            let until = *self.minority_until.get_or_insert(until);
             if now >= until {
                 let others = self.others(&here);
                 let why = Abort::Minority { here: here.clone(), others: others.clone() };
@@ -161,7 +165,7 @@ impl Regroup {
                 return self.done(Err(Error::Minority { here, others }), actions);
             }
             // The others may only have been slow to answer, or wait for another leader.
-            let (own, passed, is_late) = (self.rank, &self.passed, since >= self.deadline);
+            let (own, passed, is_late) = (self.rank, &self.passed, now >= self.deadline);
             self.out.unreachable.retain(|rank| passed.contains(rank) || is_late && *rank < own);
             self.there.clear();
             if self.leader() != self.rank {

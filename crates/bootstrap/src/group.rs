@@ -134,8 +134,8 @@ impl Group {
     }
 
     /// The ranks that left in good order.
-    pub(super) fn left(&self) -> BTreeSet<u32> {
-        self.state().core.left().clone()
+    pub(super) fn left_before_failure(&self) -> BTreeSet<u32> {
+        self.state().core.left_before_failure().clone()
     }
 
     /// The groups in which ranks of this one continued.

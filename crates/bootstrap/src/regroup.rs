@@ -165,7 +165,7 @@ impl Driver<'_> {
             ranks.into_iter().filter_map(known).collect()
         };
         let (dead, left, cut_off) =
-            (numbers(self.old.dead()), numbers(self.old.left()), numbers(self.old.cut_off()));
+            (numbers(self.old.dead()), numbers(self.old.left_before_failure()), numbers(self.old.cut_off()));
         let known = Input::Known { dead, left, cut_off, continued: self.old.continued() };
         if self.known.as_ref() != Some(&known) {
             self.known = Some(known.clone());

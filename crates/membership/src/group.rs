@@ -87,6 +87,7 @@ pub struct Group<F> {
     heard: BTreeSet<(u8, u32, u32)>,
     calls: BTreeMap<u32, VecDeque<u32>>,
     left: BTreeSet<u32>,
+    left_before_failure: BTreeSet<u32>,
     /// Ranks that continued in another group, and its number.
     continued: BTreeMap<u32, u64>,
     dead: BTreeSet<u32>,
@@ -116,6 +117,7 @@ impl<F: Clone> Group<F> {
             heard: BTreeSet::new(),
             calls: BTreeMap::new(),
             left: BTreeSet::new(),
+            left_before_failure: BTreeSet::new(),
             continued: BTreeMap::new(),
             dead: BTreeSet::new(),
             lost: BTreeSet::new(),
@@ -204,6 +206,11 @@ impl<F: Clone> Group<F> {
         &self.left
     }
 
+    /// Those of them that left before this rank heard of a failure. A rank that leaves after that may have tried to regroup in vain.
+    pub fn left_before_failure(&self) -> &BTreeSet<u32> {
+        &self.left_before_failure
+    }
+
     /// The groups in which ranks of this one continued.
     pub fn continued(&self) -> BTreeSet<u64> {
         self.continued.values().copied().collect()
@@ -282,6 +289,9 @@ impl<F: Clone> Group<F> {
             Event::Continued { rank, group } => drop(self.continued.insert(*rank, *group)),
             Event::Left { rank, .. } => {
                 self.left.insert(*rank);
+                if self.cause.is_none() {
+                    self.left_before_failure.insert(*rank);
+                }
                 self.timers.push((now + PROBE_CHILDREN_AFTER, Timer::Children(*rank)));
                 if self.parent == Some(*rank) {
                     self.parent = None;

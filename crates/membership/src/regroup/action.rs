@@ -13,7 +13,7 @@ pub enum Input {
     Known {
         /// Ranks that are proved dead.
         dead: BTreeSet<u32>,
-        /// Ranks that left the group in good order.
+        /// Ranks that left the group in good order, before it failed.
         left: BTreeSet<u32>,
         /// Ranks whose connections failed; they may live.
         cut_off: BTreeSet<u32>,

@@ -47,7 +47,7 @@ impl World {
         let cut_off = node.group.lost().iter().filter(|(_, by)| *by == own);
         let known = regroup::Input::Known {
             dead: node.group.dead().iter().map(of).collect(),
-            left: node.group.left().iter().map(of).collect(),
+            left: node.group.left_before_failure().iter().map(of).collect(),
             cut_off: cut_off.map(|(place, _)| of(place)).collect(),
             continued: node.group.continued(),
         };

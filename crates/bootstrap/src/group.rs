@@ -133,6 +133,21 @@ impl Group {
         self.state().core.dead().iter().copied().filter(|rank| *rank != self.rank).collect()
     }
 
+    /// The ranks that left in good order.
+    pub(super) fn left_before_failure(&self) -> BTreeSet<u32> {
+        self.state().core.left_before_failure().clone()
+    }
+
+    /// The groups in which ranks of this one continued.
+    pub(super) fn continued(&self) -> BTreeSet<u64> {
+        self.state().core.continued()
+    }
+
+    /// Whether the connection to a rank has not been read to its end.
+    pub(super) fn is_neighbour(&self, rank: u32) -> bool {
+        self.state().core.neighbours().contains(&rank)
+    }
+
     /// The ranks whose connection failed and that may live: connections of this rank, and of its host to other hosts.
     pub(super) fn cut_off(&self) -> BTreeSet<u32> {
         let host = |rank: u32| self.members.get().and_then(|all| Some(all.get(rank as usize)?.host));
@@ -170,7 +185,7 @@ impl Group {
             Event::Died { rank } => Some(self.died(*rank)),
             Event::Lost { rank, by, what } => Some(self.lost(*rank, *by, what.clone())),
             Event::Failed { error, .. } => Some(error.clone()),
-            Event::Left { .. } | Event::Calls { .. } | Event::Waits { .. } => None,
+            Event::Left { .. } | Event::Continued { .. } | Event::Calls { .. } | Event::Waits { .. } => None,
         }
     }
 
@@ -231,12 +246,9 @@ impl Group {
     }
 
     /// Adds a link to a rank, unless this rank has left. Either way the peer is sent every lasting event.
-    pub(super) fn adopt(&self, link: &Arc<Link>, greeting: Option<&Message>) -> bool {
+    pub(super) fn adopt(&self, link: &Arc<Link>) -> bool {
         // Under this lock, no event falls between those that are sent again and those that follow over the new link.
         let _telling = self.driving.lock().unwrap_or_else(PoisonError::into_inner);
-        if greeting.is_some_and(|greeting| link.channel.post(greeting).is_err()) {
-            return false;
-        }
         let later = || self.later.lock().unwrap_or_else(PoisonError::into_inner);
         later().retain(|other| other.rank != link.rank);
         later().push(Arc::clone(link));
@@ -274,7 +286,7 @@ impl Group {
     }
 
     /// Waits until what was sent to neighbours is written, [`DRAIN_LIMIT`] at most.
-    fn drain(&self) {
+    pub(super) fn drain(&self) {
         let deadline = Deadline::new(DRAIN_LIMIT);
         for link in self.links().iter().filter(|link| !link.has_ended.load(Ordering::Relaxed)) {
             let _ = link.channel.drain(deadline);

@@ -103,6 +103,8 @@ pub struct Bootstrap {
     failed: Option<Failure>,
     /// What each rank was in the group that this one came out of.
     origins: Vec<usize>,
+    /// The group that this rank is in now, if it has regrouped.
+    continued_in: Option<u64>,
     /// How many sweeps have been made.
     sweeps: u32,
     /// The number of calls, which this rank announces when it leaves.
@@ -180,6 +182,7 @@ impl Bootstrap {
             origins: (0..members.len()).collect(),
             link: Link::Tree { lineage: Lineage::new(&group), group, monitor },
             failed: None,
+            continued_in: None,
             sweeps: 0,
             calls: 0,
         }
@@ -327,6 +330,7 @@ impl Bootstrap {
             hosts: vec![0; size],
             link: Link::InProcess(local),
             failed: None,
+            continued_in: None,
             origins: (0..size).collect(),
             sweeps: 0,
             calls: 0,
@@ -400,11 +404,19 @@ impl Drop for Bootstrap {
         }
         match &self.link {
             Link::InProcess(local) => local.leave(self.rank),
-            Link::Tree { group, monitor, .. } => {
+            Link::Tree { group, monitor, lineage } => {
                 group.set_event_handler(None);
-                if let Some(monitor) = monitor {
-                    group.leave(self.calls, || monitor.wake());
-                    monitor.leave(group, self.calls);
+                let Some(monitor) = monitor else { return };
+                match self.continued_in {
+                    // It has not left, as the others have heard.
+                    Some(later) => {
+                        group.drain();
+                        monitor.continue_in(group, later);
+                    }
+                    None => {
+                        group.leave(self.calls, || monitor.wake());
+                        monitor.leave(group, self.calls, lineage.id);
+                    }
                 }
             }
         }

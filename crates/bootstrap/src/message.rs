@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
+use weftlink_membership::Gone;
 use weftlink_membership::regroup;
 use weftlink_membership::rendezvous::{self, Hello, Slot};
 
@@ -17,12 +18,12 @@ pub(super) const FRAME_BYTES_MAX: usize = 4 << 20;
 pub(super) enum Message {
     /// The first message of a rank that connects: what it wants.
     Introduction(Introduction),
-    /// From rank 0: admitted; wait for the rest.
+    /// From rank 0: admitted; wait for the rest. From a new parent: accepted as its child, which answers with the same.
     Accepted { pid: u32 },
     /// Not admitted.
     Refused(Refusal),
-    /// To a rank that came because its parent left: this one is not in that group any more, and after how many calls it left.
-    NotInGroup { calls: Option<u32> },
+    /// To a rank that came because its parent left: how this one left that group, or nothing if it is not in it yet.
+    NotInGroup { gone: Option<Gone> },
     /// These ranks are missing.
     Waiting { number: u32, ranks: Vec<u32> },
     /// From rank 0, when all have joined: the slot of the receiver.

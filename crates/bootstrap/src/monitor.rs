@@ -21,6 +21,7 @@ use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{PidfdFlags, pidfd_open};
+use weftlink_membership::Gone;
 use weftlink_membership::durations::{ACCEPT_POLL, SEND};
 use weftlink_membership::regroup;
 use weftlink_shm::limits::{self, STACK_BYTES};
@@ -41,6 +42,8 @@ use super::secret::{Token, random_number};
 
 /// Groups that are remembered after this rank has left, abandoned or replaced them.
 const REMEMBERED_MAX: usize = 256;
+/// Up to this number, connections that wait for the rank are not checked for whether they have ended.
+const ARRIVALS_MIN: usize = 64;
 /// A bound on notes about refused connections.
 const NOTES_MAX: usize = 8;
 
@@ -75,10 +78,14 @@ pub(super) struct State {
     /// Groups that are watched, for ranks that connect because their parent left.
     groups: Vec<Weak<Group>>,
     arrivals: VecDeque<(Introduction, Channel)>,
-    /// Groups that this rank has left, the last ones, and after how many calls.
-    left: VecDeque<(u64, u32)>,
+    /// How many of them there may be before those that have ended are dropped.
+    arrivals_max: usize,
+    /// Groups that this rank has left, the last ones, and how.
+    left: VecDeque<(u64, Gone)>,
     /// Groups whose trees this rank has abandoned while it regrouped.
     abandoned: VecDeque<u64>,
+    /// First groups of lineages that this rank has left for good.
+    left_lineages: VecDeque<u64>,
     /// The ranks that are left of each first group, by its number, once this rank has regrouped.
     regrouped: VecDeque<(u64, Vec<u32>)>,
     /// Eventfds of ranks that wait for connections.
@@ -163,9 +170,20 @@ impl Monitor {
         self.inner.wake();
     }
 
-    /// Stops watching a group that this rank leaves after `calls` calls, and remembers it, for ranks that ask later.
-    pub(super) fn leave(&self, group: &Arc<Group>, calls: u32) {
-        remember(&mut self.inner.state().left, (group.id, calls));
+    /// Stops watching a group that this rank leaves after `calls` calls, and remembers it, for ranks that ask later. This rank does not
+    /// regroup with the ranks of that lineage any more.
+    pub(super) fn leave(&self, group: &Arc<Group>, calls: u32, lineage: u64) {
+        let mut state = self.inner.state();
+        remember(&mut state.left, (group.id, Gone::Left { calls }));
+        remember(&mut state.left_lineages, lineage);
+        drop(state);
+        self.unwatch(group);
+        self.answer_late(lineage);
+    }
+
+    /// The same for a group that this rank leaves because it has continued in another.
+    pub(super) fn continue_in(&self, group: &Arc<Group>, later: u64) {
+        remember(&mut self.inner.state().left, (group.id, Gone::Continued { group: later }));
         self.unwatch(group);
     }
 
@@ -180,6 +198,11 @@ impl Monitor {
         let mut state = self.inner.state();
         state.links.retain(|(_, group)| !Weak::ptr_eq(group, &gone));
         state.groups.retain(|group| !Weak::ptr_eq(group, &gone));
+        // Nobody will take over what others want in this group.
+        state.arrivals.retain(|(introduction, _)| {
+            !matches!(introduction, Introduction::Wire { group: id, .. } | Introduction::Descriptor { group: id, .. }
+                | Introduction::Link { group: id, .. } if *id == group.id)
+        });
         drop(state);
         self.inner.wake();
     }
@@ -243,13 +266,26 @@ impl Monitor {
         let mut state = self.inner.state();
         state.regrouped.retain(|(other, _)| *other != lineage);
         remember(&mut state.regrouped, (lineage, ranks.to_vec()));
+        state.drop_ended();
         drop(state);
-        let late = self.arrivals(|introduction| {
-            let Introduction::Regroup { lineage: theirs, hello } = introduction else { return false };
-            *theirs == lineage && !ranks.contains(&hello.from)
-        });
-        for (_, channel) in late {
-            exclude(&channel);
+        self.answer_late(lineage);
+    }
+
+    /// Answers ranks that came to regroup with a lineage and that this rank does not regroup with any more.
+    fn answer_late(&self, lineage: u64) {
+        let of_lineage = |introduction: &Introduction| matches!(introduction, Introduction::Regroup { lineage: id, .. } if *id == lineage);
+        let (late, early): (Vec<_>, Vec<_>) = self
+            .arrivals(of_lineage)
+            .into_iter()
+            .map(|(introduction, channel)| {
+                (self.inner.state().answer_to(&introduction), introduction, channel)
+            })
+            .partition(|(answer, ..)| answer.is_some());
+        let mut state = self.inner.state();
+        state.arrivals.extend(early.into_iter().map(|(_, introduction, channel)| (introduction, channel)));
+        drop(state);
+        for (answer, _, channel) in late {
+            answer.into_iter().for_each(|answer| abort(&channel, answer));
         }
     }
 
@@ -325,11 +361,38 @@ impl Inner {
 }
 
 impl State {
-    /// Whether this is a rank that comes to regroup and that the others have excluded.
-    fn excludes(&self, introduction: &Introduction) -> bool {
-        let Introduction::Regroup { lineage, hello } = introduction else { return false };
+    /// The answer to a rank that comes to regroup, if this rank does not regroup with it.
+    fn answer_to(&self, introduction: &Introduction) -> Option<regroup::Abort> {
+        let Introduction::Regroup { lineage, hello } = introduction else { return None };
         let excludes = |(id, ranks): &(u64, Vec<u32>)| id == lineage && !ranks.contains(&hello.from);
-        self.regrouped.iter().any(excludes)
+        match self.regrouped.iter().any(excludes) {
+            true => Some(regroup::Abort::Excluded),
+            false => self.left_lineages.contains(lineage).then_some(regroup::Abort::Left),
+        }
+    }
+
+    /// Adds a connection for the rank to take over.
+    fn arrive(&mut self, introduction: Introduction, channel: Channel) {
+        // A rank that comes again has given its earlier connection up.
+        if let Introduction::Regroup { lineage, hello } = &introduction {
+            self.arrivals.retain(|(other, _)| {
+                !matches!(other, Introduction::Regroup { lineage: id, hello: earlier } if id == lineage && earlier.from == hello.from)
+            });
+        }
+        self.arrivals.push_back((introduction, channel));
+        if self.arrivals.len() > self.arrivals_max.max(ARRIVALS_MIN) {
+            self.drop_ended();
+        }
+    }
+
+    /// Drops connections that their peers have closed, because nobody may ever take them over. The hello of a rank that regroups
+    /// counts even then, and rank 0 reports what became of one that joins.
+    fn drop_ended(&mut self) {
+        self.arrivals.retain(|(introduction, channel)| {
+            matches!(introduction, Introduction::Regroup { .. } | Introduction::Join(_))
+                || !channel.has_ended()
+        });
+        self.arrivals_max = 2 * self.arrivals.len();
     }
 
     fn note(&mut self, what: String) {
@@ -347,9 +410,9 @@ fn remember<T>(list: &mut VecDeque<T>, one: T) {
     }
 }
 
-/// Answers a rank that comes to regroup after the others have.
-fn exclude(channel: &Channel) {
-    let abort = regroup::Message::Abort { group: None, why: regroup::Abort::Excluded };
+/// Answers a rank that comes to regroup.
+fn abort(channel: &Channel, why: regroup::Abort) {
+    let abort = regroup::Message::Abort { group: None, why };
     let _ = channel.send(&Message::Regroup(abort), None, Deadline::new(SEND));
 }
 

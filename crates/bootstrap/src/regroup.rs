@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -38,7 +39,7 @@ const PROBES_MAX: usize = 16;
 #[derive(Debug, Clone)]
 pub(super) struct Lineage {
     /// The number of the first group.
-    id: u64,
+    pub(super) id: u64,
     /// The members of the first group.
     members: Arc<[Member]>,
     /// This group. Its ranks are numbered as in the first.
@@ -98,6 +99,8 @@ pub(super) fn regroup(
         machine: Regroup::new(rank, views, hosts, deadline, random_number()?),
         inputs: VecDeque::new(),
         known: None,
+        probes: VecDeque::new(),
+        unread: BTreeMap::new(),
         connections: BTreeMap::new(),
         connected: 0,
         parent: None,
@@ -115,8 +118,12 @@ struct Driver<'a> {
     wake: Arc<OwnedFd>,
     machine: Regroup,
     inputs: VecDeque<Input>,
-    /// What the machine knows of the old group: dead ranks, and ranks whose connections failed.
-    known: Option<(BTreeSet<u32>, BTreeSet<u32>)>,
+    /// What the machine knows of the old group.
+    known: Option<Input>,
+    /// Ranks to probe, and what to tell them.
+    probes: VecDeque<(u32, Option<regroup::Hello>)>,
+    /// Since when processes have ended whose last messages have not been read.
+    unread: BTreeMap<u32, Instant>,
     /// Connections between this rank and its followers or leader.
     connections: BTreeMap<Connection, Channel>,
     connected: Connection,
@@ -143,7 +150,10 @@ impl Driver<'_> {
             if !ranks.is_empty() {
                 watch.look(&ranks);
             }
-            self.wait();
+            match self.probes.is_empty() {
+                true => self.wait(),
+                false => self.probe(),
+            }
         }
     }
 
@@ -154,11 +164,12 @@ impl Driver<'_> {
             let known = |rank: u32| self.lineage.view.ranks.get(rank as usize).copied();
             ranks.into_iter().filter_map(known).collect()
         };
-        let known = (numbers(self.old.dead()), numbers(self.old.cut_off()));
+        let (dead, left, cut_off) =
+            (numbers(self.old.dead()), numbers(self.old.left_before_failure()), numbers(self.old.cut_off()));
+        let known = Input::Known { dead, left, cut_off, continued: self.old.continued() };
         if self.known.as_ref() != Some(&known) {
             self.known = Some(known.clone());
-            let (dead, cut_off) = known;
-            self.inputs.push_back(Input::Known { dead, cut_off });
+            self.inputs.push_back(known);
         }
         let lineage = self.lineage;
         let is_follower = |introduction: &Introduction| {
@@ -222,9 +233,9 @@ impl Driver<'_> {
         self.connected
     }
 
-    /// Carries out actions in order, except that probes come last, all at once. Returns the result once there is one.
+    /// Carries out actions in order, except that probes come later. Returns the result once there is one.
     fn carry_out(&mut self, actions: Vec<Action>) -> Option<Result<View, regroup::Error>> {
-        let (rank, mut probes) = (self.old.rank as usize, Vec::new());
+        let rank = self.old.rank as usize;
         for action in actions {
             match action {
                 Action::Dial(leader, hello) => {
@@ -234,7 +245,11 @@ impl Driver<'_> {
                     if let Err(broken) = &dialed {
                         tracing::info!(target: "weft::meet", rank, "cannot reach rank {leader} of the first group to regroup: {broken:?}");
                     }
-                    let dialed = dialed.map(|channel| self.add(channel)).map_err(|broken| unreached(&broken));
+                    let dialed = match dialed {
+                        Ok(channel) => Ok(self.add(channel)),
+                        Err(Broken::Refused) if self.is_unread(leader) => Err(Unreached::Unclear),
+                        Err(broken) => Err(unreached(&broken)),
+                    };
                     self.inputs.push_back(Input::Dialed(dialed));
                 }
                 // A connection that cannot be written to has ended, which reading finds.
@@ -265,12 +280,27 @@ impl Driver<'_> {
                     self.inputs.push_back(Input::Linked(view.group, linked));
                 }
                 Action::Abandon(view) => self.abandon(&view),
-                Action::Probe(number) => probes.push(number),
+                Action::Probe(number) => self.add_probe(number, None),
+                Action::Call(number, hello) => self.add_probe(number, Some(hello)),
                 Action::Done(result) => return Some(result),
             }
         }
-        self.probe(&probes);
         None
+    }
+
+    fn add_probe(&mut self, number: u32, hello: Option<regroup::Hello>) {
+        self.probes.retain(|(other, _)| *other != number);
+        self.probes.push_back((number, hello));
+    }
+
+    /// Whether the process of a rank has ended and what it sent last in the old group has not been read: it may say that the rank
+    /// continued elsewhere. A child that it forked may keep the connection open, so this holds for a moment only.
+    fn is_unread(&mut self, number: u32) -> bool {
+        let Some(rank) = self.lineage.rank(number).filter(|rank| self.old.is_neighbour(*rank)) else {
+            return false;
+        };
+        tracing::trace!(target: "weft::meet", rank = self.old.rank as usize, "rank {rank} has ended; reading what it sent");
+        self.unread.entry(number).or_insert_with(Instant::now).elapsed() < PROBE
     }
 
     /// Closes the connections in the tree of a group that does not form. Neighbours hear that, so that those that take the group
@@ -290,41 +320,42 @@ impl Driver<'_> {
         self.monitor.refuse_children(view.group);
     }
 
-    /// Probes ranks, several at once.
-    fn probe(&mut self, ranks: &[u32]) {
-        if ranks.is_empty() {
-            return;
-        }
+    /// Probes the next ranks in turn, a few at once, so that this takes [`PROBE`] at most, however many are silent.
+    fn probe(&mut self) {
+        poll_hook::poll();
+        let next: Vec<_> = self.probes.drain(..self.probes.len().min(PROBES_MAX)).collect();
         let (monitor, lineage) = (self.monitor, self.lineage);
-        let probe = |rank: u32| {
-            let dialed = monitor.dial(lineage.contact(rank), &Introduction::Probe, Deadline::new(PROBE));
-            let outcome = match dialed {
+        let probe = |number: u32, hello: Option<regroup::Hello>| {
+            let regroup = |hello| Introduction::Regroup { lineage: lineage.id, hello };
+            let introduction = hello.map_or(Introduction::Probe, regroup);
+            match monitor.dial(lineage.contact(number), &introduction, Deadline::new(PROBE)) {
                 Ok(_) => Probe::Answered,
                 Err(Broken::Refused) => Probe::Refused,
                 Err(Broken::Late | Broken::Unreachable(_)) => Probe::Silent,
                 Err(_) => Probe::Unclear,
-            };
-            Input::Probed(rank, outcome)
+            }
         };
-        let probe_all = |ranks: &[u32]| ranks.iter().map(|rank| probe(*rank)).collect::<Vec<Input>>();
-        let shares = ranks.chunks(ranks.len().div_ceil(PROBES_MAX));
-        let probed: Vec<Input> = std::thread::scope(|scope| {
-            let threads: Vec<_> = shares
-                .map(|share| {
-                    let thread = std::thread::Builder::new().name("weft-helper".to_owned());
-                    (share, thread.stack_size(STACK_BYTES).spawn_scoped(scope, move || probe_all(share)))
-                })
-                .collect();
-            // Where no thread can be started, this one probes.
-            let join = |(share, thread): (
-                &[u32],
-                std::io::Result<std::thread::ScopedJoinHandle<'_, Vec<Input>>>,
-            )| {
-                thread.ok().and_then(|thread| thread.join().ok()).unwrap_or_else(|| probe_all(share))
+        let probe = &probe;
+        let probed: Vec<(u32, Probe)> = std::thread::scope(|scope| {
+            let begin = |(number, hello): (u32, Option<regroup::Hello>)| {
+                let thread =
+                    std::thread::Builder::new().name("weft-helper".to_owned()).stack_size(STACK_BYTES);
+                (number, thread.spawn_scoped(scope, move || probe(number, hello)))
             };
-            threads.into_iter().flat_map(join).collect()
+            let threads: Vec<_> = next.into_iter().map(begin).collect();
+            // A rank for which no thread could be started is probed next time.
+            let join = |(number, thread): (u32, std::io::Result<ScopedJoinHandle<'_, Probe>>)| {
+                (number, thread.ok().and_then(|thread| thread.join().ok()).unwrap_or(Probe::Unclear))
+            };
+            threads.into_iter().map(join).collect()
         });
-        self.inputs.extend(probed);
+        for (number, outcome) in probed {
+            let outcome = match outcome {
+                Probe::Refused if self.is_unread(number) => Probe::Unclear,
+                outcome => outcome,
+            };
+            self.inputs.push_back(Input::Probed(number, outcome));
+        }
     }
 
     /// Waits until something happens, but not longer than a moment: not everything wakes this thread.
@@ -371,10 +402,6 @@ impl Driver<'_> {
             regroup::Error::Minority { here, others } => {
                 let size = self.lineage.view.ranks.len();
                 BootstrapError::Minority { here: ranks(here), others: ranks(others), size }
-            }
-            regroup::Error::NoAnswer(leader) => {
-                let pid = self.lineage.contact(leader).pid;
-                BootstrapError::NoAnswer { rank: rank(leader), pid, purpose, limit }
             }
             regroup::Error::Missing(missing) => {
                 BootstrapError::Missing { ranks: ranks(missing), purpose, limit }

@@ -54,7 +54,7 @@ impl Inner {
                     for action in share {
                         group.drive(match action {
                             Action::Reparent(rank) => {
-                                Input::NotReparented { rank: *rank, why: Probe::Silent, left_after: None }
+                                Input::NotReparented { rank: *rank, why: Probe::Silent, gone: None }
                             }
                             Action::Probe(rank) => Input::Probed(*rank, Probe::Silent),
                             _ => continue,
@@ -98,7 +98,7 @@ impl Inner {
     /// Links this rank to another, since the one above it has left. Returns why not, if it is not.
     fn reparent(self: &Arc<Self>, group: &Arc<Group>, rank: u32) -> Option<Input<BootstrapError>> {
         let orphan = Introduction::Orphan { group: group.id, from: group.rank };
-        let failed = |why| Some(Input::NotReparented { rank, why, left_after: None });
+        let failed = |why| Some(Input::NotReparented { rank, why, gone: None });
         let Some(contact) = group.contact(rank) else { return failed(Probe::Unclear) };
         let deadline = Deadline::new(REPARENT);
         let answer = self.dial(contact, &orphan, deadline).and_then(|channel| {
@@ -106,30 +106,49 @@ impl Inner {
             Ok((channel, answer))
         });
         let channel = match answer {
-            Ok((channel, Message::Accepted { .. })) => channel,
-            Ok((_, Message::NotInGroup { calls })) => {
-                return Some(Input::NotReparented { rank, why: Probe::Answered, left_after: calls });
+            // From here on the other rank takes this one for its child.
+            Ok((channel, Message::Accepted { .. })) => match channel.send(&accepted(), None, deadline) {
+                Ok(()) => channel,
+                Err(_) => return failed(Probe::Unclear),
+            },
+            Ok((_, Message::NotInGroup { gone })) => {
+                // It may not have heard yet that the group stands.
+                let why = if gone.is_some() { Probe::Answered } else { Probe::Unclear };
+                return Some(Input::NotReparented { rank, why, gone });
             }
             Err(Broken::Refused) => return failed(Probe::Refused),
             Err(Broken::Late) => return failed(Probe::Silent),
             Ok(_) | Err(_) => return failed(Probe::Unclear),
         };
         let link = link(rank, channel);
-        if group.adopt(&link, None) {
+        if group.adopt(&link) {
             self.watch(&link, group);
         }
         None
     }
 
-    /// Takes in a rank whose parent has left.
-    pub(super) fn take_in(self: &Arc<Self>, group: &Arc<Group>, from: u32, channel: Channel) {
-        // It may have given up while this process was stopped.
-        if channel.has_ended() || group.members.get().is_none_or(|members| from as usize >= members.len()) {
+    /// Takes in a rank whose parent has left, once it has confirmed: it may give up at any time before.
+    pub(super) fn take_in(
+        self: &Arc<Self>,
+        group: &Arc<Group>,
+        from: u32,
+        channel: Channel,
+        deadline: Deadline,
+    ) {
+        if group.members.get().is_none_or(|members| from as usize >= members.len()) {
+            return;
+        }
+        let confirmed = channel.send(&accepted(), None, deadline).and_then(|()| channel.receive(deadline));
+        if !matches!(confirmed, Ok((Message::Accepted { .. }, _))) {
             return;
         }
         let link = link(from, channel);
-        if group.adopt(&link, Some(&Message::Accepted { pid: std::process::id() })) {
+        if group.adopt(&link) {
             self.watch(&link, group);
         }
     }
+}
+
+fn accepted() -> Message {
+    Message::Accepted { pid: std::process::id() }
 }

@@ -24,8 +24,23 @@ pub(super) fn form(
     contacts: Vec<Contact>,
     elder: (&Arc<Group>, &[u32]),
     deadline: Deadline,
+    over: impl FnMut() -> Result<(), BootstrapError>,
+) -> Result<Arc<Group>, BootstrapError> {
+    let formed = connect(monitor, id, rank, contacts, elder, deadline, over);
+    // Children that come later must not wait for a rank that has given up.
+    formed.inspect_err(|_| monitor.refuse_children(id))
+}
+
+fn connect(
+    monitor: &Monitor,
+    id: u64,
+    rank: u32,
+    contacts: Vec<Contact>,
+    elder: (&Arc<Group>, &[u32]),
+    deadline: Deadline,
     mut over: impl FnMut() -> Result<(), BootstrapError>,
 ) -> Result<Arc<Group>, BootstrapError> {
+    over()?;
     let hosts = tree::number_hosts(&contacts, |one, other| one.host.is_same(&other.host));
     let parents = tree::parents(&hosts);
     let ask = Request { rank: rank as usize, purpose: PURPOSE.to_owned(), bytes: 0 };

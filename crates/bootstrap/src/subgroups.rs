@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::deadline::Deadline;
 use super::error::{BootstrapError, Request};
 use super::group::Group;
+use super::message::Event;
 use super::{Bootstrap, Link, regroup, split};
 
 impl Bootstrap {
@@ -65,9 +66,10 @@ impl Bootstrap {
         Ok(Some(bootstrap))
     }
 
-    /// Regroups after this group has failed. The new group has all ranks that live and call this in time; the others are out.
-    pub fn shrink(self, deadline: Duration) -> Result<Bootstrap, BootstrapError> {
-        let mut bootstrap = match &self.link {
+    /// Regroups after this group has failed. The new group has all ranks that live and call this in time; the others are out. Its
+    /// origins are the ranks of this group.
+    pub fn shrink(mut self, deadline: Duration) -> Result<Bootstrap, BootstrapError> {
+        let bootstrap = match &self.link {
             Link::InProcess(local) => {
                 let (local, origins) = local.shrink(self.rank, Deadline::new(deadline));
                 let rank = origins.iter().position(|rank| *rank as usize == self.rank);
@@ -81,7 +83,10 @@ impl Bootstrap {
                 Bootstrap::in_group(Group::alone(group.id, contacts.collect()), None)
             }
             Link::Tree { group, monitor: Some(monitor), lineage: old } => {
-                let (group, lineage) = regroup::regroup(group, monitor, old, deadline)?;
+                let whole = group;
+                let (group, lineage) = regroup::regroup(whole, monitor, old, deadline)?;
+                // Ranks that are not in the new group must not take this one for dead when its process ends.
+                whole.learn(Event::Continued { rank: whole.rank, group: group.id });
                 let origins = old.origins(&lineage);
                 let mut shrunk = Bootstrap::in_group(Arc::clone(&group), Some(Arc::clone(monitor)));
                 shrunk.link = Link::Tree { group, monitor: Some(Arc::clone(monitor)), lineage };
@@ -89,9 +94,18 @@ impl Bootstrap {
                 shrunk
             }
         };
-        // Users know ranks by their numbers in the first group.
-        bootstrap.origins.iter_mut().for_each(|rank| *rank = self.origins[*rank]);
+        if let Link::Tree { group, .. } = &bootstrap.link {
+            self.continued_in = Some(group.id);
+        }
         Ok(bootstrap)
+    }
+
+    /// The same for a group that came out of [`Bootstrap::shrink`] and was never used. The origins are the ranks of the group before.
+    pub fn shrink_again(self, deadline: Duration) -> Result<Bootstrap, BootstrapError> {
+        let before = self.origins.clone();
+        let mut shrunk = self.shrink(deadline)?;
+        shrunk.origins.iter_mut().for_each(|rank| *rank = before[*rank]);
+        Ok(shrunk)
     }
 }
 

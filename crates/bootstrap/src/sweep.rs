@@ -295,7 +295,10 @@ impl State {
 
     /// Whether there is any point in waiting for these.
     fn check(&self, group: &Group, awaited: &[u32], ask: &Request) -> Result<(), BootstrapError> {
-        if let Some(verdict) = group.verdict_of(self) {
+        // What ends the group that a new one is made of ends the new one, too.
+        let elder = self.elder.as_ref().and_then(|(elder, _)| elder.upgrade());
+        let of_elder = || elder.and_then(|elder| elder.verdict());
+        if let Some(verdict) = group.verdict_of(self).or_else(of_elder) {
             return Err(verdict);
         }
         match awaited.iter().find(|rank| self.core.left().contains(rank)) {
@@ -331,4 +334,25 @@ pub(super) fn share(
     group.sweep(number, ask, Vec::new(), deadline, Some(host_descriptor))?;
     group.sweep(number.wrapping_add(1), ask, Vec::new(), deadline, None)?;
     memory.take().ok_or_else(|| BootstrapError::Protocol { rank, what: "no memory".to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::message::Event;
+
+    #[test]
+    fn a_wait_in_a_new_group_ends_with_the_group_that_is_split() {
+        let (elder, part) = (Group::new(1, 0, None, Vec::new()), Group::new(2, 1, None, Vec::new()));
+        part.set_elder(Some((Arc::downgrade(&elder), vec![2, 0])));
+        let ask = Request { rank: 1, purpose: "a new group".to_owned(), bytes: 0 };
+        assert_eq!(part.state().check(&part, &[0], &ask), Ok(()));
+        elder.learn(Event::Died { rank: 1 });
+        let ended = part.state().check(&part, &[0], &ask);
+        assert!(matches!(ended, Err(BootstrapError::Died { rank: 1, .. })), "{ended:?}");
+        part.set_elder(None);
+        assert_eq!(part.state().check(&part, &[0], &ask), Ok(()));
+    }
 }

@@ -50,6 +50,8 @@ pub const FORM: Duration = ms(10_000);
 pub const FOLLOW_FORM: Duration = ms(15_000);
 /// How long a side that is too small to continue looks for the others again.
 pub const MINORITY: Duration = HELLO;
+/// The same after the deadline: ranks that wait for another leader need a moment to come.
+pub const LATE_MINORITY: Duration = ms(1000);
 /// How long after the deadline of a rendezvous the ranks that joined wait for rank 0's decision, connect to each other and run
 /// their barrier.
 pub const PLACE: Duration = HELLO;
@@ -92,6 +94,7 @@ before! {
     PROBE < HELLO: "a rank that regroups is probed more than once before its step times out";
     HELLO < FORM: "a follower that cannot connect to its parent reports it before the leader gives the proposal up";
     FORM < FOLLOW_FORM: "the leader, which knows who is missing, ends a proposal before its followers do";
+    PROBE < LATE_MINORITY: "a leader that was stopped finds the others before it gives up";
     REGROUP_RETRY_MAX < PROBE: "a follower comes back before the leader probes it";
     PROBE_CHILDREN_AFTER < DEPARTURE: "a rank that hands its departure over answers a probe that misses it";
     DEPARTURE < HELLO: "a rank that leaves does not hold up a handshake";

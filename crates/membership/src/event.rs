@@ -12,6 +12,8 @@ pub enum Event<F> {
     Lost { rank: u32, by: u32, what: String },
     /// A rank left in good order after this number of calls.
     Left { rank: u32, calls: u32 },
+    /// A rank continued in another group, which came out of this one by regrouping. Ranks that are not in that group are excluded.
+    Continued { rank: u32, group: u64 },
     /// A rank aborted the group.
     Failed { rank: u32, reason: u32, culprit: u32, error: F },
     /// The header of a call that a rank has waited in for long, as it lies in memory.

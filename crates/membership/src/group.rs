@@ -8,7 +8,8 @@
 //!
 //! *Reparenting.* A rank that leaves in good order passes nothing on any more. Its children connect to the next rank above that
 //! is there, or else to the lowest rank that is; a rank that has no neighbour left and finds no lower rank tries the higher
-//! ones. A rank that answers that it is not in the group any more counts as having left. Both ends then send each other every
+//! ones. A rank that answers that it is not in the group any more counts as having left; one whose address refuses the
+//! connection has died if it would have handed its departure over to this rank. Both ends then send each other every
 //! lasting event, since one of them may have missed some. It happens a moment later, because ranks mostly leave
 //! together. A child that dies before it has reconnected has no neighbour that could notice; so the rank that it should have
 //! connected to probes it.
@@ -29,7 +30,7 @@ use crate::event::Event;
 use crate::waits::{Roots, Waits};
 use depart::Departure;
 
-pub use action::{Action, Input, Probe};
+pub use action::{Action, Gone, Input, Probe};
 
 /// The last calls of a rank that are remembered as heard: more than a rank announces at once.
 const CALLS_MAX: usize = 128;
@@ -59,14 +60,18 @@ struct Inquiry {
 }
 
 /// The search for a new parent.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 struct Seeking {
     /// The rank that is being tried.
     candidate: u32,
     /// Those that were tried, and the candidate.
     tried: BTreeSet<u32>,
+    /// Those whose processes have ended.
+    refused: BTreeSet<u32>,
     /// Whether one of them did not answer: it may be stopped.
     is_worth_retrying: bool,
+    /// Whether a rank said that it has left, but not what it knew of others.
+    has_gaps: bool,
 }
 
 /// One rank's view of its group. `F` is the error of a rank that gave the group up.
@@ -82,6 +87,9 @@ pub struct Group<F> {
     heard: BTreeSet<(u8, u32, u32)>,
     calls: BTreeMap<u32, VecDeque<u32>>,
     left: BTreeSet<u32>,
+    left_before_failure: BTreeSet<u32>,
+    /// Ranks that continued in another group, and its number.
+    continued: BTreeMap<u32, u64>,
     dead: BTreeSet<u32>,
     lost: BTreeSet<(u32, u32)>,
     lasting: Vec<Event<F>>,
@@ -109,6 +117,8 @@ impl<F: Clone> Group<F> {
             heard: BTreeSet::new(),
             calls: BTreeMap::new(),
             left: BTreeSet::new(),
+            left_before_failure: BTreeSet::new(),
+            continued: BTreeMap::new(),
             dead: BTreeSet::new(),
             lost: BTreeSet::new(),
             lasting: Vec::new(),
@@ -143,7 +153,7 @@ impl<F: Clone> Group<F> {
             }
             Input::Leave { calls } => self.leave(calls, now, &mut actions),
             Input::Confirmed(rank) => self.confirmed(rank),
-            Input::Connected(rank) => self.connect(rank, &mut actions),
+            Input::Connected(rank) => self.connect(rank, now, &mut actions),
             Input::Disconnected { rank, is_watched } => {
                 self.disconnect(rank);
                 if !self.is_gone(rank) && !self.inquiries.contains_key(&rank) {
@@ -167,18 +177,8 @@ impl<F: Clone> Group<F> {
                 }
             }
             Input::Probed(rank, outcome) => self.probed(rank, outcome, now, &mut actions),
-            Input::NotReparented { rank, why, left_after } => {
-                if let Some(seeking) = self.seeking.as_mut().filter(|seeking| seeking.candidate == rank) {
-                    seeking.is_worth_retrying |= matches!(why, Probe::Silent | Probe::Unclear);
-                    // It left while this rank had no neighbour to hear it from. Waiting for it would take until a deadline.
-                    if let Some(calls) = left_after {
-                        self.learn(Event::Left { rank, calls }, None, now, &mut actions);
-                    }
-                    match self.departure {
-                        Some(_) => self.not_handed_over(why),
-                        None => self.reparent(now, &mut actions),
-                    }
-                }
+            Input::NotReparented { rank, why, gone } => {
+                self.not_reparented(rank, why, gone, now, &mut actions);
             }
             Input::Timeout => self.time_out(now, &mut actions),
         }
@@ -206,6 +206,16 @@ impl<F: Clone> Group<F> {
         &self.left
     }
 
+    /// Those of them that left before this rank heard of a failure. A rank that leaves after that may have tried to regroup in vain.
+    pub fn left_before_failure(&self) -> &BTreeSet<u32> {
+        &self.left_before_failure
+    }
+
+    /// The groups in which ranks of this one continued.
+    pub fn continued(&self) -> BTreeSet<u64> {
+        self.continued.values().copied().collect()
+    }
+
     /// The ranks whose processes have ended.
     pub fn dead(&self) -> &BTreeSet<u32> {
         &self.dead
@@ -216,9 +226,14 @@ impl<F: Clone> Group<F> {
         &self.lost
     }
 
-    /// Whether a rank has left or died, so that nothing is expected of it.
+    /// Whether a rank has left, continued elsewhere or died, so that nothing is expected of it.
     pub fn is_gone(&self, rank: u32) -> bool {
-        self.left.contains(&rank) || self.dead.contains(&rank)
+        self.has_left(rank) || self.dead.contains(&rank)
+    }
+
+    /// Whether a rank has left or continued elsewhere, so that the end of its process is no failure.
+    fn has_left(&self, rank: u32) -> bool {
+        self.left.contains(&rank) || self.continued.contains_key(&rank)
     }
 
     /// The ranks that this rank is connected to.
@@ -253,9 +268,8 @@ impl<F: Clone> Group<F> {
 
     /// Takes in an event and passes it on, unless it was heard before.
     fn learn(&mut self, event: Event<F>, from: Option<u32>, now: Instant, actions: &mut Vec<Action<F>>) {
-        // The end of a rank that has left is no failure.
         let has_left =
-            matches!(&event, Event::Died { rank } | Event::Lost { rank, .. } if self.left.contains(rank));
+            matches!(&event, Event::Died { rank } | Event::Lost { rank, .. } if self.has_left(*rank));
         if has_left || !self.is_new(&event, now) {
             return;
         }
@@ -272,8 +286,12 @@ impl<F: Clone> Group<F> {
         match &event {
             Event::Died { rank } => drop(self.dead.insert(*rank)),
             Event::Lost { rank, by, .. } => drop(self.lost.insert((*rank, *by))),
+            Event::Continued { rank, group } => drop(self.continued.insert(*rank, *group)),
             Event::Left { rank, .. } => {
                 self.left.insert(*rank);
+                if self.cause.is_none() {
+                    self.left_before_failure.insert(*rank);
+                }
                 self.timers.push((now + PROBE_CHILDREN_AFTER, Timer::Children(*rank)));
                 if self.parent == Some(*rank) {
                     self.parent = None;
@@ -296,6 +314,7 @@ impl<F: Clone> Group<F> {
             Event::Left { rank, .. } => (1, *rank, 0),
             Event::Failed { rank, .. } => (2, *rank, 0),
             Event::Lost { rank, by, .. } => (3, *rank, *by),
+            Event::Continued { rank, .. } => (4, *rank, 0),
             Event::Calls { rank, number, .. } => {
                 let heard = self.calls.entry(*rank).or_default();
                 let is_new = !heard.contains(number);
@@ -314,7 +333,7 @@ impl<F: Clone> Group<F> {
     }
 
     fn die(&mut self, rank: u32, now: Instant, actions: &mut Vec<Action<F>>) {
-        if !self.left.contains(&rank) {
+        if !self.has_left(rank) {
             self.learn(Event::Died { rank }, None, now, actions);
         }
     }
@@ -323,7 +342,7 @@ impl<F: Clone> Group<F> {
         if mutant!("lost-counts-as-dead") {
             return self.die(rank, now, actions);
         }
-        if !self.left.contains(&rank) {
+        if !self.has_left(rank) {
             self.learn(Event::Lost { rank, by: self.rank, what }, None, now, actions);
         }
     }
@@ -334,7 +353,7 @@ impl<F: Clone> Group<F> {
     }
 
     /// A new connection: both ends send each other every lasting event.
-    fn connect(&mut self, rank: u32, actions: &mut Vec<Action<F>>) {
+    fn connect(&mut self, rank: u32, now: Instant, actions: &mut Vec<Action<F>>) {
         actions.extend(self.lasting.iter().map(|event| Action::Send { to: rank, event: event.clone() }));
         let is_sought = self.seeking.as_ref().is_some_and(|seeking| seeking.candidate == rank);
         // A rank that leaves takes no other in. It connects to another only to hand its departure over.
@@ -349,15 +368,26 @@ impl<F: Clone> Group<F> {
         }
         if is_sought {
             self.seeking = None;
-            self.parent = Some(rank);
             self.searches = 0;
+            self.parent = Some(rank).filter(|rank| !self.is_gone(*rank));
+            // It accepted before this rank heard that it leaves.
+            if self.parent.is_none() {
+                self.timers.push((now + REPARENT_AFTER, Timer::Reparent));
+            }
         }
+    }
+
+    /// Whether this rank seeks a new parent, or will again.
+    fn is_seeking(&self) -> bool {
+        let is_reparent = |(_, timer): &(Instant, Timer)| matches!(timer, Timer::Reparent);
+        self.seeking.is_some() || self.timers.iter().any(is_reparent)
     }
 
     fn time_out(&mut self, now: Instant, actions: &mut Vec<Action<F>>) {
         let (due, later) = std::mem::take(&mut self.timers).into_iter().partition(|(when, _)| *when <= now);
         self.timers = later;
-        let due: Vec<(Instant, Timer)> = due;
+        let mut due: Vec<(Instant, Timer)> = due;
+        due.sort_by_key(|(when, _)| *when);
         for (_, timer) in due {
             match timer {
                 Timer::Inquiry(rank) => match self.inquiries.get(&rank) {
@@ -383,6 +413,10 @@ impl<F: Clone> Group<F> {
                 }
                 // A rank that leaves takes nobody in.
                 Timer::Children(_) if self.left.contains(&self.rank) => {}
+                // A rank that seeks a new parent may have missed that they left.
+                Timer::Children(left) if self.is_seeking() => {
+                    self.timers.push((now + PROBE_CHILDREN_AFTER, Timer::Children(left)));
+                }
                 Timer::Children(left) => {
                     for child in self.missed_children(left) {
                         self.missed.insert(child);

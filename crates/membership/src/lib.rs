@@ -19,5 +19,5 @@ pub mod tree;
 mod waits;
 
 pub use event::Event;
-pub use group::{Action, Group, Input, Probe, WAS_LOST};
+pub use group::{Action, Gone, Group, Input, Probe, WAS_LOST};
 pub use waits::Roots;

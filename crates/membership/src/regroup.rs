@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! follower -> leader   Hello      here I am; these are dead; these are the groups that I may be in
+//! leader -> follower   Gathering  I lead, and wait this long for the others
 //! leader -> follower   Propose    the new group: its number, epoch and ranks
 //! follower -> leader   Forming    I heard it
 //!                      (each rank connects to its parent in the new tree and awaits its children)
@@ -17,13 +18,20 @@
 //! that turned out to be dead or out of reach. A rank that finds the leader dead goes to the next one. So it ends as long as
 //! a rank is left, and no later than a few seconds after the deadline.
 //!
+//! *Silent leaders.* The lowest rank may live and not regroup: its process is stopped, or its program does something else, while its
+//! monitor thread accepts connections. A leader that has not sent `Gathering` at a follower's deadline is *passed over*: it counts as
+//! unreachable, and the next rank leads. The new leader waits a moment longer and sends its hello to the ranks that are missing
+//! ([`Action::Call`]), because their deadlines may be later. The quorum keeps this safe if the silent leader regroups after all.
+//!
 //! *No two sides continue.* The leader proposes only with a quorum ([`crate::quorum`]) in every group that any of the ranks
 //! which came may be in: the one it is in, and each for which it has said `Ready` without hearing how that ended. The leader of
 //! such a group may have committed it, and its other ranks may have continued. A rank forgets it when the leader says `Abort`,
 //! because that leader has not committed it and never will.
 //!
 //! *Out is out.* A rank that did not come in time is not in the new group, even if it lives. The ranks of the newest group that
-//! anybody here is in are the only ones that a proposal may name.
+//! anybody here is in are the only ones that a proposal may name. A rank that continues raises
+//! [`Event::Continued`](crate::Event::Continued) in the old group, so that a rank which resumes after the others have exited does not
+//! take them for dead.
 //!
 //! Ranks keep the numbers that they had in the first group, however often it has shrunk since.
 
@@ -43,6 +51,9 @@ pub use action::{Action, Error, Input, Unreached};
 pub use message::{Abort, Connection, Hello, Message};
 pub use view::View;
 
+/// The silent leaders that a rank takes more time for.
+const PASSED_MAX: usize = 4;
+
 #[derive(Debug)]
 enum Phase {
     /// Ranks whose connections failed are probed before a leader is chosen.
@@ -59,7 +70,10 @@ enum Phase {
     Following {
         leader: u32,
         connection: Connection,
+        since: Instant,
         until: Instant,
+        /// Whether the leader has said that it leads.
+        is_led: bool,
     },
     Forming(Forming),
     Done,
@@ -84,6 +98,7 @@ struct Forming {
 /// Ranks that are not in the new group, as far as this rank knows.
 #[derive(Debug, Default)]
 struct Out {
+    /// Dead, or left the group for good: they need no vote.
     dead: BTreeSet<u32>,
     /// Cannot be reached, or did not come; may live.
     unreachable: BTreeSet<u32>,
@@ -106,6 +121,8 @@ pub struct Regroup {
     deadline: Instant,
     /// How long a leader waits for the others: the deadline, or a moment after an attempt that failed.
     gather_until: Instant,
+    /// The ranks of the proposal that this rank aborted last, and how long it waits for them to come again.
+    returning: Option<(Instant, BTreeSet<u32>)>,
     out: Out,
     /// Ranks whose connections failed and that answer all the same.
     there: BTreeSet<u32>,
@@ -115,7 +132,20 @@ pub struct Regroup {
     arrived: BTreeMap<u32, (Connection, Hello)>,
     /// Pairs of which one could not connect to the other, once.
     apart: BTreeSet<(u32, u32)>,
-    minority_since: Option<Instant>,
+    /// Hosts of which ranks could not connect twice.
+    apart_hosts: BTreeSet<(Option<u32>, Option<u32>)>,
+    /// The later ranks of pairs that could not connect twice. They are out, however often they come.
+    barred: BTreeSet<u32>,
+    /// Leaders that were silent at the deadline.
+    passed: BTreeSet<u32>,
+    /// Ranks that this rank has sent which leader it follows, and that leader.
+    named: BTreeSet<(u32, u32)>,
+    /// The leader that this rank last tried to follow.
+    led_by: Option<u32>,
+    /// Proposals that this rank has aborted.
+    aborts: usize,
+    /// How long a leader without a quorum looks for the others.
+    minority_until: Option<Instant>,
     /// Since when the leader's address gave no clear answer.
     unclear_since: Option<Instant>,
     pause: Duration,
@@ -140,7 +170,14 @@ impl Regroup {
             checking: BTreeSet::new(),
             arrived: BTreeMap::new(),
             apart: BTreeSet::new(),
-            minority_since: None,
+            apart_hosts: BTreeSet::new(),
+            barred: BTreeSet::new(),
+            returning: None,
+            passed: BTreeSet::new(),
+            named: BTreeSet::new(),
+            led_by: None,
+            aborts: 0,
+            minority_until: None,
             unclear_since: None,
             pause: RETRY_MIN,
             phase: Phase::Choosing,
@@ -163,7 +200,7 @@ impl Regroup {
         match &self.phase {
             Phase::Choosing | Phase::Dialing { .. } | Phase::Done => None,
             Phase::Pausing { until } => Some(*until),
-            Phase::Gathering { probe_at } => Some((*probe_at).min(self.gather_until)),
+            Phase::Gathering { probe_at } => Some((*probe_at).min(self.gather_end())),
             Phase::Following { until, .. } => Some(*until),
             Phase::Forming(forming) => Some(forming.until),
         }
@@ -206,8 +243,13 @@ impl Regroup {
 
     fn take(&mut self, input: Input, now: Instant, actions: &mut Vec<Action>) {
         match input {
-            Input::Known { dead, cut_off } => {
-                self.out.dead.extend(dead.into_iter().filter(|rank| *rank != self.rank));
+            Input::Known { dead, left, cut_off, continued } => {
+                // A group that formed without this rank; of one that this rank is ready for it hears from the others.
+                let is_other = |group: &u64| self.views.iter().all(|view| view.group != *group);
+                if continued.iter().any(is_other) && !mutant!("continued-is-forgotten") {
+                    return self.done(Err(Error::Excluded), actions);
+                }
+                self.out.dead.extend(dead.into_iter().chain(left).filter(|rank| *rank != self.rank));
                 for rank in cut_off {
                     let is_known = self.out.has(rank) || self.there.contains(&rank) || rank == self.rank;
                     if !is_known && self.checking.insert(rank) {
@@ -241,14 +283,22 @@ impl Regroup {
     }
 
     fn time_out(&mut self, now: Instant, actions: &mut Vec<Action>) {
+        let end = self.gather_end();
         match &mut self.phase {
             Phase::Following { leader, until, .. } if now >= *until => {
                 let leader = *leader;
-                self.done(Err(Error::NoAnswer(leader)), actions);
+                self.pass_over(leader, now, actions);
             }
-            Phase::Gathering { probe_at } if now >= *probe_at && now < self.gather_until => {
+            Phase::Gathering { probe_at } if now >= *probe_at && now < end => {
                 *probe_at = now + PROBE;
-                actions.extend(self.missing().into_iter().map(Action::Probe));
+                let hello = self.hello();
+                // They may wait for another leader.
+                let calls = !hello.passed.is_empty() || self.minority_until.is_some();
+                let find = |rank| match calls {
+                    true => Action::Call(rank, hello.clone()),
+                    false => Action::Probe(rank),
+                };
+                actions.extend(self.missing().into_iter().map(find));
             }
             Phase::Forming(forming) if now >= forming.until => {
                 if forming.leader.is_some() {
@@ -285,17 +335,29 @@ impl Regroup {
             self.gather(now, actions);
         }
         if let Phase::Forming(_) = self.phase {
-            self.check_ready(actions);
+            self.check_ready(now, actions);
         }
     }
 
-    /// Chooses the leader: the lowest rank that is not out.
+    /// The lowest rank that is not out.
+    fn leader(&self) -> u32 {
+        self.view().ranks.iter().copied().find(|rank| !self.out.has(*rank)).unwrap_or(self.rank)
+    }
+
+    /// Leads, or dials the leader.
     fn choose(&mut self, now: Instant, actions: &mut Vec<Action>) {
-        let leader = self.view().ranks.iter().copied().find(|rank| !self.out.has(*rank));
-        match leader.unwrap_or(self.rank) {
-            leader if leader == self.rank => self.phase = Phase::Gathering { probe_at: now + PROBE },
+        match self.leader() {
+            leader if leader == self.rank => {
+                // The others need a moment to find out that the leader before is gone or silent, even if the deadline has passed.
+                if self.led_by.take().is_some() {
+                    self.gather_until = self.gather_until.max(now + HELLO);
+                }
+                self.phase = Phase::Gathering { probe_at: now + PROBE };
+                let connections: Vec<Connection> = self.arrived.values().map(|(own, _)| *own).collect();
+                connections.into_iter().for_each(|connection| self.lead(connection, now, actions));
+            }
             // Others may have been found out of reach only after it was too late to look for the next.
-            _ if now >= self.deadline + HELLO => {
+            _ if now >= self.deadline + HELLO * (2 + self.passed.len().min(PASSED_MAX) as u32) => {
                 let here = vec![self.rank];
                 let others = self.others(&here);
                 let error = match self.out.unreachable.is_empty() {
@@ -306,10 +368,15 @@ impl Regroup {
             }
             leader => {
                 self.phase = Phase::Dialing { leader };
-                let hello = Hello { from: self.rank, dead: self.out.dead.clone(), views: self.views.clone() };
-                actions.push(Action::Dial(leader, hello));
+                self.led_by = Some(leader);
+                actions.push(Action::Dial(leader, self.hello()));
             }
         }
+    }
+
+    fn hello(&self) -> Hello {
+        let (dead, views, passed) = (self.out.dead.clone(), self.views.clone(), self.passed.clone());
+        Hello { from: self.rank, dead, views, passed }
     }
 
     fn form(
@@ -336,7 +403,7 @@ impl Regroup {
         });
     }
 
-    fn check_ready(&mut self, actions: &mut Vec<Action>) {
+    fn check_ready(&mut self, now: Instant, actions: &mut Vec<Action>) {
         let Phase::Forming(forming) = &mut self.phase else { return };
         let children = forming.view.children(&self.hosts, self.rank);
         if !forming.is_linked || !children.iter().all(|child| forming.children.contains(child)) {
@@ -357,11 +424,14 @@ impl Regroup {
             None => {
                 let is_complete =
                     view.ranks.iter().all(|rank| *rank == self.rank || forming.ready.contains(rank));
-                if is_complete {
-                    for (connection, _) in self.arrived.values() {
-                        actions.push(Action::Send(*connection, Message::Commit { group: view.group }));
-                        actions.push(Action::Close(*connection));
-                    }
+                // A leader that was stopped may find followers ready that have given its proposal up since.
+                let is_late = now >= forming.until && !mutant!("late-leader-commits");
+                if is_complete && !is_late {
+                    let members = self.arrived.iter().filter(|(rank, _)| view.ranks.contains(rank));
+                    let commit = |(_, (connection, _)): (&u32, &(Connection, Hello))| {
+                        Action::Send(*connection, Message::Commit { group: view.group })
+                    };
+                    actions.extend(members.map(commit));
                     self.done(Ok(view), actions);
                 }
             }
@@ -391,9 +461,11 @@ impl Regroup {
         }
         match &result {
             Err(_) => self.dismiss(None, &Abort::Retry, actions),
-            // Those that came too late, or to a rank that did not lead.
+            // Those that came too late are excluded. Those that came to a rank that did not lead come again.
             Ok(view) => {
-                self.arrived.retain(|rank, _| !view.ranks.contains(rank));
+                let is_member = |rank: &u32, _: &mut (Connection, Hello)| view.ranks.contains(rank);
+                let members: Vec<_> = self.arrived.extract_if(.., is_member).collect();
+                actions.extend(members.into_iter().map(|(_, (connection, _))| Action::Close(connection)));
                 self.dismiss(None, &Abort::Excluded, actions);
             }
         }

@@ -36,9 +36,21 @@ fn schedule(seed: u64, is_shown: bool) -> Result<Outcome, String> {
         let longest = [100, 2_000, 30_000][random.below(3) as usize];
         let time = Duration::from_millis(1 + random.below(longest));
         let host = 1 + random.below(u64::from(hosts).saturating_sub(1)) as u32;
-        let fault = match random.below(12) {
+        let fault = match random.below(16) {
             0..=3 => Fault::Kill(rank),
             4 => Fault::Leave(rank),
+            12 if hosts > 2 => {
+                let other = (host + 1 + random.below(u64::from(hosts) - 1) as u32) % hosts;
+                Fault::CutPair(host.min(other), host.max(other), time)
+            }
+            13 => Fault::Ignore(rank),
+            14 => Fault::LeaveAndStay(rank),
+            15 => {
+                // The program is done: all ranks that can leave.
+                let end = at + Duration::from_millis(random.below(40_000));
+                (0..size).for_each(|rank| world.fault(end, Fault::Leave(rank)));
+                Fault::Kill(rank)
+            }
             5 if random.one_in(2) => {
                 // Ranks mostly leave together: some of them at almost the same time.
                 for other in 0..size {

@@ -12,7 +12,7 @@ use weftlink_membership::Input;
 use weftlink_membership::durations::{HELLO, HELLO_WITHOUT_THREAD};
 use weftlink_shm::limits::{self, STACK_BYTES};
 
-use super::{Inner, State, exclude};
+use super::{Inner, State, abort};
 use crate::address::Listener;
 use crate::broken::{ANOTHER, Broken, does_not_check};
 use crate::channel::Channel;
@@ -225,26 +225,26 @@ impl Inner {
             Ok((Message::Introduction(Introduction::Probe), _)) => {}
             Ok((Message::Introduction(Introduction::Orphan { group: id, from }), channel)) => {
                 let group = state.groups.iter().filter_map(Weak::upgrade).find(|one| one.id == id);
-                let left = state.left.iter().find(|(left, _)| *left == id).map(|(_, calls)| *calls);
+                let gone = state.left.iter().find(|(left, _)| *left == id).map(|(_, gone)| *gone);
                 drop(state);
                 match group {
-                    Some(group) => self.take_in(&group, from, channel),
+                    Some(group) => self.take_in(&group, from, channel, deadline),
                     None => {
-                        let _ = channel.send(&Message::NotInGroup { calls: left }, None, deadline);
+                        let _ = channel.send(&Message::NotInGroup { gone }, None, deadline);
                     }
                 }
-                return self.helper_done();
-            }
-            Ok((Message::Introduction(introduction), channel)) if state.excludes(&introduction) => {
-                drop(state);
-                exclude(&channel);
                 return self.helper_done();
             }
             Ok((Message::Introduction(Introduction::Join(_)), _)) if !state.is_admitting => {}
             Ok((Message::Introduction(Introduction::Link { group, .. }), _))
                 if state.abandoned.contains(&group) => {}
             Ok((Message::Introduction(introduction), channel)) => {
-                state.arrivals.push_back((introduction, channel));
+                if let Some(answer) = state.answer_to(&introduction) {
+                    drop(state);
+                    abort(&channel, answer);
+                    return self.helper_done();
+                }
+                state.arrive(introduction, channel);
                 for wake in state.wakes.iter().filter_map(Weak::upgrade) {
                     let _ = rustix::io::write(&wake, &1_u64.to_ne_bytes());
                 }

@@ -21,8 +21,8 @@ fn is_casualty(error: &Error) -> bool {
 const TRIES_MAX: usize = 64;
 
 impl Communicator {
-    /// The rank that each rank had in the communicator that this one was split, shrunk or grown from; its own rank if there was none. It
-    /// goes back one step, not to the first communicator.
+    /// The rank that each rank had in the communicator that [`split`](Communicator::split), [`shrink`](Communicator::shrink) or
+    /// [`grow`](Communicator::grow) was called on; its own rank if there was none. It goes back one step, not to the first communicator.
     pub fn origins(&self) -> &[usize] {
         self.bootstrap.origins()
     }
@@ -40,11 +40,10 @@ impl Communicator {
     }
 
     /// A communicator of the survivors after a failed call: the ranks that call this, in the order of their ranks. Ranks that have not
-    /// called it when the deadline ([`Options::deadline`]) passes are excluded, even if they live; if the lowest of
-    /// the living ranks has not, all ranks get an error. If missing ranks are not known to be
-    /// dead, the survivors continue only if they are more than half of all ranks, or half of them with rank 0; otherwise the error is
-    /// [`BootstrapError::Minority`]. More ranks may die meanwhile. The new communicator uses nothing of this one, neither memory nor
-    /// connections; allocate windows and load plans again.
+    /// called it when the deadline ([`Options::deadline`]) passes are excluded, even if they live. Ranks that left this communicator
+    /// before do not count. If other missing ranks are not known to be dead, the survivors continue only if they are more than half of
+    /// all ranks, or half of them with rank 0; otherwise the error is [`BootstrapError::Minority`]. More ranks may die meanwhile. The
+    /// new communicator uses nothing of this one, neither memory nor connections; allocate windows and load plans again.
     pub fn shrink(mut self) -> Result<Communicator, Error> {
         let options = self.options;
         let mut bootstrap = std::mem::replace(&mut self.bootstrap, Bootstrap::alone());
@@ -53,16 +52,17 @@ impl Communicator {
         let why = Failure::plain("the other ranks shrink to the survivors");
         bootstrap.give_up(&why, self.rank as u32, 0);
         drop(self);
-        let mut last = None;
+        let mut shrunk = bootstrap.shrink(options.deadline)?;
         for _ in 0..TRIES_MAX {
-            match Communicator::on(bootstrap.shrink(options.deadline)?, options) {
-                Ok(communicator) => return Ok(communicator),
+            match Communicator::on(shrunk, options) {
                 // One more died, or heard first of a death; the survivors retry.
-                Err((failed, error)) if is_casualty(&error) => (bootstrap, last) = (*failed, Some(error)),
-                Err((_, error)) => return Err(error),
+                Err((failed, error)) if is_casualty(&error) => {
+                    shrunk = failed.shrink_again(options.deadline)?
+                }
+                made => return made.map_err(|(_, error)| error),
             }
         }
-        Err(last.unwrap_or_else(|| Error::gone("ranks kept dying while the others shrank")))
+        Err(Error::gone("ranks kept dying while the others shrank"))
     }
 
     /// A communicator with more ranks. The ranks of this one keep their numbers and call this, with a rendezvous of the new size; new ranks

@@ -155,7 +155,7 @@ fn event_handler(shared: &Shared, bootstrap: &Bootstrap) -> EventHandler {
                     .follow(number, signature, &words);
                 return answer(number);
             }
-            Event::Left { .. } | Event::Calls { .. } | Event::Waits { .. } => {}
+            Event::Left { .. } | Event::Continued { .. } | Event::Calls { .. } | Event::Waits { .. } => {}
         }
         None
     })

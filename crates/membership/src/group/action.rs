@@ -1,5 +1,7 @@
 //! What goes into the state machine, and what comes out.
 
+use serde::{Deserialize, Serialize};
+
 use crate::event::Event;
 
 /// What happened.
@@ -48,12 +50,27 @@ pub enum Input<F> {
         rank: u32,
         /// What its address answered.
         why: Probe,
-        /// After how many calls it left the group, if it answered that it has. A process that has ended may have died, so that
-        /// nobody listens where it was proves nothing.
-        left_after: Option<u32>,
+        /// How it left the group, if it answered that it has. A process that has ended may have died, so that nobody listens where it
+        /// was proves nothing. A rank that is not in the group yet is [`Probe::Unclear`].
+        gone: Option<Gone>,
     },
     /// The time that [`Group::next_timeout`](super::Group::next_timeout) named has come.
     Timeout,
+}
+
+/// How a rank that lives left a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Gone {
+    /// In good order, after this number of calls.
+    Left {
+        /// The number of calls.
+        calls: u32,
+    },
+    /// It continued in another group, which came out of this one by regrouping.
+    Continued {
+        /// The number of that group.
+        group: u64,
+    },
 }
 
 /// What the address of a rank answered.

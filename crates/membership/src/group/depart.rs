@@ -7,8 +7,8 @@
 //!   a neighbour that leaves too said before has arrived by then, and was passed on;
 //! - and its parent has confirmed and does not leave itself. From then on the parent is responsible: it has passed the departure
 //!   on, and sends it again to every rank that it connects to later. If the parent leaves or is gone, the rank connects to the rank
-//!   that would be its next parent, and hands its departure over there: that is the rank that would miss it and probe it. If there
-//!   is none, no rank will.
+//!   that would be its next parent, or else to the lowest of the higher ranks, and hands its departure over there: that is the rank
+//!   that would miss it and probe it.
 //!
 //! It waits no longer than [`DEPARTURE`], and not at all for a group that has failed.
 
@@ -26,6 +26,8 @@ const TRIES_MAX: usize = 64;
 pub(super) struct Departure {
     /// Neighbours that have not confirmed.
     pub(super) unconfirmed: BTreeSet<u32>,
+    /// Neighbours that have.
+    confirmed: BTreeSet<u32>,
     /// Whether a parent that stays has confirmed.
     is_handed_over: bool,
     /// Ranks that were tried to hand it over to.
@@ -50,6 +52,7 @@ impl<F: Clone> Group<F> {
     pub(super) fn confirmed(&mut self, rank: u32) {
         if let Some(departure) = &mut self.departure {
             departure.unconfirmed.remove(&rank);
+            departure.confirmed.insert(rank);
             let stays = !self.left.contains(&rank) || mutant!("leavers-confirm-leavers");
             departure.is_handed_over |= self.parent == Some(rank) && stays;
         }
@@ -78,16 +81,21 @@ impl<F: Clone> Group<F> {
         }
     }
 
-    /// Connects to the next rank that may stay. Returns whether there is one.
+    /// Connects to the next rank that may stay. Returns whether there is one that does not know yet.
     fn hand_over(&mut self, actions: &mut Vec<Action<F>>) -> bool {
         let Some(departure) = &self.departure else { return false };
-        let candidate = self.heirs(self.rank).find(|rank| !departure.tried.contains(rank));
+        let is_lower = |rank: &u32| *rank < self.rank || !mutant!("departure-not-handed-up");
+        let candidate = self
+            .successors(self.rank)
+            .filter(is_lower)
+            .find(|rank| !departure.tried.contains(rank))
+            .filter(|rank| !departure.confirmed.contains(rank));
         let has_tries = departure.tried.len() < TRIES_MAX;
         let Some(departure) = &mut self.departure else { return false };
         departure.missed_one |= candidate.is_some() && !has_tries;
         let Some(candidate) = candidate.filter(|_| has_tries) else { return false };
         departure.tried.insert(candidate);
-        self.seeking = Some(Seeking { candidate, tried: BTreeSet::new(), is_worth_retrying: false });
+        self.seeking = Some(Seeking { candidate, ..Seeking::default() });
         actions.push(Action::Reparent(candidate));
         true
     }

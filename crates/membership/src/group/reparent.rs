@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use super::{Action, Group, INQUIRY_ATTEMPTS_MIN, Probe, Seeking, Timer, WAS_LOST};
+use super::{Action, Gone, Group, INQUIRY_ATTEMPTS_MIN, Probe, Seeking, Timer, WAS_LOST};
 use crate::durations::{INQUIRY_RETRY, REPARENT};
+use crate::event::Event;
 use crate::tree;
 
 /// The most ranks that a rank tries as its new parent.
@@ -41,26 +42,76 @@ impl<F: Clone> Group<F> {
 
     /// Tries the next rank as a new parent, if there is one.
     pub(super) fn reparent(&mut self, now: Instant, actions: &mut Vec<Action<F>>) {
-        let (mut tried, is_worth_retrying) = match self.seeking.take() {
-            Some(seeking) => (seeking.tried, seeking.is_worth_retrying),
-            None => (BTreeSet::new(), false),
-        };
+        let mut seeking = self.seeking.take().unwrap_or_default();
         // If no lower rank is left in the group, perhaps a higher one is.
-        let higher = (self.rank + 1..self.parents.len() as u32).filter(|rank| !self.is_gone(*rank));
-        let higher = higher.filter(|_| self.neighbours.is_empty());
-        let candidate = self.heirs(self.rank).chain(higher).find(|rank| !tried.contains(rank));
-        match candidate.filter(|_| tried.len() < REPARENT_TRIES_MAX) {
+        let is_alone = self.is_alone();
+        let is_candidate = |rank: &u32| *rank < self.rank || is_alone;
+        let candidate =
+            self.successors(self.rank).filter(is_candidate).find(|rank| !seeking.tried.contains(rank));
+        match candidate.filter(|_| seeking.tried.len() < REPARENT_TRIES_MAX) {
             Some(candidate) => {
-                tried.insert(candidate);
-                self.seeking = Some(Seeking { candidate, tried, is_worth_retrying });
+                seeking.tried.insert(candidate);
+                self.seeking = Some(Seeking { candidate, ..seeking });
                 actions.push(Action::Reparent(candidate));
             }
-            None if is_worth_retrying && self.searches < REPARENT_SEARCHES_MAX => {
+            None if seeking.is_worth_retrying && self.searches < REPARENT_SEARCHES_MAX => {
                 self.searches += 1;
                 self.timers.push((now + REPARENT * (1 << self.searches), Timer::Reparent));
             }
-            None => {}
+            None => self.conclude(&seeking.refused, now, actions),
         }
+    }
+
+    /// An attempt to reparent failed.
+    pub(super) fn not_reparented(
+        &mut self,
+        rank: u32,
+        why: Probe,
+        gone: Option<Gone>,
+        now: Instant,
+        actions: &mut Vec<Action<F>>,
+    ) {
+        let Some(seeking) = self.seeking.as_mut().filter(|seeking| seeking.candidate == rank) else { return };
+        seeking.is_worth_retrying |= matches!(why, Probe::Silent | Probe::Unclear);
+        // It left while this rank had no neighbour to hear it from. Waiting for it would take until a deadline.
+        if let Some(gone) = gone {
+            seeking.has_gaps = true;
+            let event = match gone {
+                Gone::Left { calls } => Event::Left { rank, calls },
+                Gone::Continued { group } => Event::Continued { rank, group },
+            };
+            self.learn(event, None, now, actions);
+        }
+        if self.departure.is_some() {
+            return self.not_handed_over(why);
+        }
+        if why == Probe::Refused && !self.is_gone(rank) {
+            let is_successor = self.successors(rank).next() == Some(self.rank);
+            match &mut self.seeking {
+                // In good order, it would have handed its departure over to this rank.
+                Some(seeking) if is_successor && !seeking.has_gaps => self.die(rank, now, actions),
+                Some(seeking) => drop(seeking.refused.insert(rank)),
+                None => {}
+            }
+        }
+        self.reparent(now, actions);
+    }
+
+    /// No rank is left to connect to, and the processes of `refused` have ended. The last rank that leaves hands all departures over
+    /// to the one that stays, so one of those that are not known to have left has died. If there are several, it is unclear which:
+    /// one may have taken the departures of the others with it.
+    fn conclude(&mut self, refused: &BTreeSet<u32>, now: Instant, actions: &mut Vec<Action<F>>) {
+        let ended: Vec<u32> = refused.iter().copied().filter(|rank| !self.is_gone(*rank)).collect();
+        match ended[..] {
+            _ if !self.is_alone() => {}
+            [one] => self.die(one, now, actions),
+            _ => ended.into_iter().for_each(|rank| self.lose(rank, WAS_LOST.to_owned(), now, actions)),
+        }
+    }
+
+    /// Whether no neighbour stays. One that has left may still be connected.
+    fn is_alone(&self) -> bool {
+        self.neighbours.iter().all(|rank| self.is_gone(*rank))
     }
 
     /// The ranks that a rank whose parent left connects to, best first: those above it, then the lowest. None for the lowest.
@@ -70,13 +121,19 @@ impl<F: Clone> Group<F> {
         above.chain(0..orphan).filter(|rank| !self.is_gone(*rank))
     }
 
+    /// The ranks that a rank which leaves hands its departure over to, best first: its heirs, then the higher ranks.
+    pub(super) fn successors(&self, rank: u32) -> impl Iterator<Item = u32> + '_ {
+        let higher = (rank.saturating_add(1)..self.parents.len() as u32).filter(|rank| !self.is_gone(*rank));
+        self.heirs(rank).chain(higher)
+    }
+
     /// The children of a rank that left which should have connected to this rank and have not.
     pub(super) fn missed_children(&self, left: u32) -> Vec<u32> {
         let is_missed = |child: &u32| {
             !self.neighbours.contains(child)
                 && !self.inquiries.contains_key(child)
                 && !self.is_gone(*child)
-                && self.heirs(*child).next() == Some(self.rank)
+                && self.successors(*child).next() == Some(self.rank)
         };
         tree::children(&self.parents, left).into_iter().filter(is_missed).collect()
     }

@@ -9,12 +9,16 @@ use crate::group::Probe;
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
-    /// What the old group knows: ranks proved dead, and ranks whose connections failed.
+    /// What the old group knows.
     Known {
-        /// Proved dead.
+        /// Ranks that are proved dead.
         dead: BTreeSet<u32>,
-        /// Their connections failed; they may live.
+        /// Ranks that left the group in good order, before it failed.
+        left: BTreeSet<u32>,
+        /// Ranks whose connections failed; they may live.
         cut_off: BTreeSet<u32>,
+        /// The groups in which ranks of the old group have continued.
+        continued: BTreeSet<u64>,
     },
     /// A follower came.
     Arrived(Connection, Hello),
@@ -67,6 +71,8 @@ pub enum Action {
     Abandon(View),
     /// Find out whether anybody answers at a rank's address, and report [`Input::Probed`].
     Probe(u32),
+    /// The same, with a hello for the rank: it waits for a leader that was passed over, and should come to this rank.
+    Call(u32, Hello),
     /// Regrouping is over.
     Done(Result<View, Error>),
 }
@@ -81,8 +87,6 @@ pub enum Error {
         /// Those that are missing and may live.
         others: Vec<u32>,
     },
-    /// The leader did not answer in time.
-    NoAnswer(u32),
     /// These ranks did not come in time.
     Missing(Vec<u32>),
     /// The others continued without this rank.

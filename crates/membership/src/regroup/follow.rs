@@ -1,5 +1,6 @@
 //! A follower's part, and what both parts do with messages.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use super::{Abort, Action, Connection, Error, Forming, Message, Phase, Regroup, Unreached};
@@ -20,15 +21,17 @@ impl Regroup {
         };
         let unclear_since = self.unclear_since.take();
         match dialed {
+            // Another rank has found it silent meanwhile.
+            Ok(connection) if self.out.has(leader) => {
+                actions.push(Action::Close(connection));
+                self.retry(now, actions);
+            }
             Ok(connection) => {
-                // The leader answers when it has heard from all, or when its deadline has passed.
                 let until = self.deadline.max(now) + HELLO;
-                self.phase = Phase::Following { leader, connection, until };
+                self.phase = Phase::Following { leader, connection, since: now, until, is_led: false };
             }
-            // A rank that is stopped is not passed over: the others may be waiting there already.
-            Err(Unreached::Silent) if now >= self.deadline => {
-                self.done(Err(Error::NoAnswer(leader)), actions);
-            }
+            // A rank that is stopped is not passed over before: the others may be waiting there already.
+            Err(Unreached::Silent) if now >= self.deadline => self.pass_over(leader, now, actions),
             Err(Unreached::Silent) => self.retry(now, actions),
             Err(Unreached::Refused) => {
                 self.out.dead.insert(leader);
@@ -42,6 +45,41 @@ impl Regroup {
                 self.out.unreachable.insert(leader);
                 self.retry(now, actions);
             }
+        }
+    }
+
+    /// The leader is silent at the deadline: the next one leads.
+    pub(super) fn pass_over(&mut self, leader: u32, now: Instant, actions: &mut Vec<Action>) {
+        self.out.unreachable.insert(leader);
+        self.passed.insert(leader);
+        // Other ranks that are stopped would each take as long as this one.
+        let is_unknown = |rank: &u32| {
+            *rank < self.rank
+                && !self.out.has(*rank)
+                && !self.there.contains(rank)
+                && !self.checking.contains(rank)
+        };
+        let lower: Vec<u32> = self.view().ranks.iter().copied().filter(is_unknown).collect();
+        self.checking.extend(&lower);
+        actions.extend(lower.into_iter().map(Action::Probe));
+        self.retry(now, actions);
+    }
+
+    /// Another rank has passed these leaders over. If this rank waits for one of them, it gives it a moment to answer, because this
+    /// rank may have begun much later than the other. It makes up its own mind about the rest: a rank that waits for a silent leader
+    /// answers no better than that leader.
+    pub(super) fn hear_of_silent(&mut self, silent: &BTreeSet<u32>, now: Instant, actions: &mut Vec<Action>) {
+        let deadline = self.deadline;
+        let Phase::Following { leader, since, until, is_led: false, .. } = &mut self.phase else { return };
+        if !silent.contains(leader) {
+            return;
+        }
+        *until = (*until).min(*since + HELLO);
+        if now >= deadline.min(*until) {
+            let leader = *leader;
+            self.out.unreachable.insert(leader);
+            self.passed.insert(leader);
+            self.retry(now, actions);
         }
     }
 
@@ -77,6 +115,18 @@ impl Regroup {
         actions: &mut Vec<Action>,
     ) {
         match message {
+            Message::Gathering { wait } => {
+                if let Phase::Following { connection: own, until, is_led, .. } = &mut self.phase
+                    && *own == connection
+                    && let Some(later) = now.checked_add(wait)
+                {
+                    // Its deadline counts, which may be later.
+                    self.deadline = self.deadline.max(later);
+                    self.gather_until = self.gather_until.max(later);
+                    (*until, *is_led) = (self.deadline + HELLO, true);
+                    self.name_leader(actions);
+                }
+            }
             Message::Propose(view) => {
                 let Phase::Following { leader, connection: own, .. } = self.phase else { return };
                 let follows = view.follows(self.view(), self.hosts.len());
@@ -117,16 +167,30 @@ impl Regroup {
                     let (lower, higher) = (from.min(parent), from.max(parent));
                     match is_dead {
                         true if parent != self.rank => drop(self.out.dead.insert(parent)),
-                        // Once it may have been a proposal that others gave up. Twice, the later of the two is out.
-                        false if !self.apart.insert((lower, higher)) => {
-                            self.out.unreachable.insert(higher);
-                        }
+                        false => self.fail_to_connect(lower, higher),
                         _ => {}
                     }
                     self.abort(Abort::Retry, now, actions);
                 }
             }
         }
+    }
+
+    /// Two ranks could not connect. Once it may have been a proposal that others gave up. Twice, the later of the two is out; if that
+    /// happens to two ranks of its host, the whole host is.
+    fn fail_to_connect(&mut self, lower: u32, higher: u32) {
+        let host = |rank: u32| self.hosts.get(rank as usize).copied();
+        let hosts = (host(lower), host(higher));
+        let is_of_host = |rank: &u32| *rank != self.rank && hosts.0 != hosts.1 && host(*rank) == hosts.1;
+        let is_out = |rank: &u32| *rank == higher || is_of_host(rank);
+        let barred: Vec<u32> = match self.apart_hosts.contains(&hosts) {
+            true => self.view().ranks.iter().copied().filter(is_out).collect(),
+            false if !self.apart.insert((lower, higher)) => vec![higher],
+            false => return,
+        };
+        self.apart_hosts.insert(hosts);
+        self.out.unreachable.extend(&barred);
+        self.barred.extend(barred);
     }
 
     pub(super) fn aborted(
@@ -138,18 +202,30 @@ impl Regroup {
         actions: &mut Vec<Action>,
     ) {
         let own = match &self.phase {
-            Phase::Following { connection, .. } => Some(*connection),
-            Phase::Forming(Forming { leader: Some((_, connection)), .. }) => Some(*connection),
+            Phase::Following { leader, connection, .. } => Some((*leader, *connection)),
+            Phase::Forming(Forming { leader: Some(leader), .. }) => Some(*leader),
             _ => None,
         };
-        if own != Some(connection) {
-            return;
-        }
+        let Some((leader, _)) = own.filter(|(_, own)| *own == connection) else { return };
         // The leader has not committed that group and never will.
         let current = self.view().group;
         self.views.retain(|view| Some(view.group) != group || view.group == current);
         match why {
-            Abort::Retry => self.retry(now, actions),
+            Abort::Retry => {
+                // The leader is there, and tries again even if the deadline has passed.
+                self.deadline = self.deadline.max(now);
+                self.retry(now, actions);
+            }
+            Abort::LedBy(leader) => {
+                self.out.unreachable.remove(&leader);
+                self.passed.remove(&leader);
+                self.deadline = self.deadline.max(now);
+                self.retry(now, actions);
+            }
+            Abort::Left => {
+                self.out.dead.insert(leader);
+                self.retry(now, actions);
+            }
             Abort::Minority { here, others } => self.done(Err(Error::Minority { here, others }), actions),
             Abort::Excluded => self.done(Err(Error::Excluded), actions),
         }

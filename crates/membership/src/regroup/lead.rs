@@ -4,8 +4,11 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use super::{Abort, Action, Connection, Error, Forming, Hello, Message, Phase, Regroup, View};
-use crate::durations::{MINORITY, PROBE, REGROUP_RETRY_MAX};
+use crate::durations::{HELLO, LATE_MINORITY, MINORITY, PROBE, REGROUP_RETRY_MAX};
 use crate::quorum::may_continue;
+
+/// The most proposals that a leader aborts, for each rank. Ranks that die or cannot reach each other take one or two.
+const ABORTS_MAX_PER_RANK: usize = 8;
 
 impl Regroup {
     pub(super) fn arrive(
@@ -25,16 +28,61 @@ impl Regroup {
         self.out.dead.extend(dead);
         // A rank that came is there, whatever was known of it.
         self.out.unreachable.remove(&hello.from);
+        self.passed.remove(&hello.from);
         let from = hello.from;
+        self.hear_of_silent(&hello.passed, now, actions);
+        // It leads instead of one that it has passed over.
+        if from < self.rank {
+            actions.push(Action::Close(connection));
+            match self.phase {
+                Phase::Gathering { .. } => {
+                    self.dismiss(None, &Abort::Retry, actions);
+                    self.retry(now, actions);
+                }
+                Phase::Following { leader, is_led: false, .. } if from < leader => self.retry(now, actions),
+                _ => {}
+            }
+            return;
+        }
         if let Some((old, _)) = self.arrived.insert(from, (connection, hello)) {
             actions.push(Action::Close(old));
             // It gave the proposal up and came again.
             if let Phase::Forming(Forming { leader: None, view, .. }) = &self.phase
                 && view.ranks.contains(&from)
             {
-                self.abort(Abort::Retry, now, actions);
+                return self.abort(Abort::Retry, now, actions);
             }
         }
+        self.lead(connection, now, actions);
+        self.name_leader(actions);
+    }
+
+    /// Sends ranks that came to this rank instead of its leader that the leader is there.
+    pub(super) fn name_leader(&mut self, actions: &mut Vec<Action>) {
+        let leader = match &self.phase {
+            Phase::Following { leader, is_led: true, .. } => *leader,
+            Phase::Forming(Forming { leader: Some((leader, _)), .. }) => *leader,
+            _ => return,
+        };
+        // Once: a rank that comes again cannot reach it.
+        let is_new = |from: &u32, _: &mut (Connection, Hello)| self.named.insert((*from, leader));
+        let strays: Vec<_> = self.arrived.extract_if(.., is_new).collect();
+        for (_, (connection, _)) in strays {
+            let why = Abort::LedBy(leader);
+            actions.push(Action::Send(connection, Message::Abort { group: None, why }));
+            actions.push(Action::Close(connection));
+        }
+    }
+
+    /// Sends a follower that this rank leads, if it does.
+    pub(super) fn lead(&self, connection: Connection, now: Instant, actions: &mut Vec<Action>) {
+        let until = match &self.phase {
+            Phase::Gathering { .. } => self.gather_end(),
+            Phase::Forming(Forming { leader: None, until, .. }) => *until,
+            _ => return,
+        };
+        let wait = until.saturating_duration_since(now);
+        actions.push(Action::Send(connection, Message::Gathering { wait }));
     }
 
     pub(super) fn closed(&mut self, connection: Connection, now: Instant, actions: &mut Vec<Action>) {
@@ -58,6 +106,11 @@ impl Regroup {
         }
     }
 
+    /// When this rank proposes a group at the latest.
+    pub(super) fn gather_end(&self) -> Instant {
+        self.returning.as_ref().map_or(self.gather_until, |(until, _)| self.gather_until.max(*until))
+    }
+
     /// The follower at the other end of a connection.
     pub(super) fn sender(&self, connection: Connection) -> Option<u32> {
         self.arrived.iter().find(|(_, (other, _))| *other == connection).map(|(rank, _)| *rank)
@@ -78,7 +131,11 @@ impl Regroup {
 
     /// Proposes a group once all have come that may, or when it is too late for the rest.
     pub(super) fn gather(&mut self, now: Instant, actions: &mut Vec<Action>) {
-        if !self.missing().is_empty() && now < self.gather_until {
+        let missing = self.missing();
+        let is_awaited = |(until, ranks): &(Instant, BTreeSet<u32>)| {
+            now < *until && missing.iter().any(|rank| ranks.contains(rank))
+        };
+        if !missing.is_empty() && now < self.gather_until || self.returning.as_ref().is_some_and(is_awaited) {
             return;
         }
         let hellos = self.arrived.values().map(|(_, hello)| hello);
@@ -88,25 +145,36 @@ impl Regroup {
             .chain(self.views.first())
             .max_by_key(|view| view.epoch);
         let allowed: BTreeSet<u32> = newest.into_iter().flat_map(|view| view.ranks.iter().copied()).collect();
-        let here: BTreeSet<u32> =
-            self.arrived.keys().copied().chain([self.rank]).filter(|rank| allowed.contains(rank)).collect();
+        let may_join = |rank: &u32| allowed.contains(rank) && !self.barred.contains(rank);
+        let here: BTreeSet<u32> = self.arrived.keys().copied().chain([self.rank]).filter(may_join).collect();
         let views: BTreeSet<&View> = hellos.flat_map(|hello| &hello.views).chain(&self.views).collect();
         let has_quorum = views.iter().all(|view| may_continue(&view.ranks, &here, &self.out.dead));
         let epoch = views.iter().map(|view| view.epoch).max().unwrap_or_default().saturating_add(1);
         let here: Vec<u32> = here.into_iter().collect();
         if !has_quorum {
-            let since = *self.minority_since.get_or_insert(now);
-            if now >= self.deadline || now >= since + MINORITY {
+            // A leader that was stopped meanwhile gives the others a moment even after the deadline.
+            let until = match now >= self.gather_until + PROBE {
+                true => now + LATE_MINORITY,
+                false => self.deadline.min(now + MINORITY),
+            };
+            let until = *self.minority_until.get_or_insert(until);
+            if now >= until {
                 let others = self.others(&here);
                 let why = Abort::Minority { here: here.clone(), others: others.clone() };
                 self.dismiss(None, &why, actions);
                 return self.done(Err(Error::Minority { here, others }), actions);
             }
-            // The others may only have been slow to answer.
-            self.out.unreachable.clear();
+            // The others may only have been slow to answer, or wait for another leader.
+            let (own, passed, is_late) = (self.rank, &self.passed, now >= self.deadline);
+            self.out.unreachable.retain(|rank| passed.contains(rank) || is_late && *rank < own);
             self.there.clear();
-            self.dismiss(None, &Abort::Retry, actions);
-            return self.retry(now, actions);
+            if self.leader() != self.rank {
+                self.dismiss(None, &Abort::Retry, actions);
+                return self.retry(now, actions);
+            }
+            self.gather_until = self.gather_until.max(until);
+            self.phase = Phase::Gathering { probe_at: now + PROBE };
+            return;
         }
         self.random = mix(self.random ^ u64::from(self.rank));
         let view = View { epoch, group: self.random, ranks: here };
@@ -129,9 +197,17 @@ impl Regroup {
     /// The leader gives its proposal up.
     pub(super) fn abort(&mut self, why: Abort, now: Instant, actions: &mut Vec<Action>) {
         let group = match &self.phase {
-            Phase::Forming(forming) => Some(forming.view.group),
+            Phase::Forming(forming) => {
+                self.returning = Some((now + HELLO, forming.view.ranks.iter().copied().collect()));
+                Some(forming.view.group)
+            }
             _ => None,
         };
+        self.aborts += 1;
+        if self.aborts > ABORTS_MAX_PER_RANK * self.hosts.len() {
+            let missing = self.missing();
+            return self.done(Err(Error::Missing(missing)), actions);
+        }
         self.dismiss(group, &why, actions);
         // Followers need a moment to connect again, even if the deadline has passed.
         self.gather_until = self.gather_until.max(now + PROBE + REGROUP_RETRY_MAX);

@@ -1,6 +1,7 @@
 //! What followers and leader send each other.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -14,15 +15,22 @@ pub type Connection = u64;
 pub struct Hello {
     /// The follower.
     pub from: u32,
-    /// Ranks that are proved dead.
+    /// Ranks that are proved dead, or have left the group for good.
     pub dead: BTreeSet<u32>,
     /// The group that it is in, then those that it may be in.
     pub views: Vec<View>,
+    /// Leaders that were silent at the deadline.
+    pub passed: BTreeSet<u32>,
 }
 
 /// What follows on the same connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Message {
+    /// From the leader: it leads.
+    Gathering {
+        /// How long it waits for the others.
+        wait: Duration,
+    },
     /// From the leader: the new group.
     Propose(View),
     /// From a follower: it heard the proposal.
@@ -72,4 +80,8 @@ pub enum Abort {
     },
     /// The others continued without this rank before.
     Excluded,
+    /// From a follower of this leader, which is there: come to it.
+    LedBy(u32),
+    /// From a rank that has left the group for good: it does not regroup.
+    Left,
 }

@@ -1,9 +1,14 @@
 //! What must hold.
 
+use std::time::Duration;
+
 use super::{Failure, Life, World, place_of};
 use weftlink_membership::Event;
 use weftlink_membership::durations::HELLO;
 use weftlink_membership::regroup::View;
+
+/// With less time to regroup, ranks that hear late of a failure, or wait for an answer of one that is stopped, are excluded.
+const PATIENCE_MIN: Duration = Duration::from_secs(12);
 
 impl World {
     /// No two groups of which all living ranks are in.
@@ -34,9 +39,62 @@ impl World {
             return Err(format!("a rank regrouped until {late:?} after its deadline"));
         }
         if !self.had_cut {
-            self.check_together(&runs)?;
+            let regroups = |rank: &u32| !self.nodes[*rank as usize].ignores;
+            self.check_together(&runs.iter().copied().filter(regroups).collect::<Vec<u32>>())?;
+        }
+        self.check_departures(&runs)?;
+        self.check_progress()
+    }
+
+    /// Every rank of a group that has not failed knows which ranks have left it. Where the network is cut, a rank at the cut may leave
+    /// before it has noticed, with a departure that nobody confirms: its side then hears neither of the cut nor from the other side.
+    fn check_departures(&self, runs: &[u32]) -> Result<(), String> {
+        for &rank in runs {
+            let node = &self.nodes[rank as usize];
+            let is_unknown = |(group, left): &&(u64, u32)| {
+                *group == node.view.group && !node.group.is_gone(place_of(&node.view, *left))
+            };
+            let may_miss = self.had_cut && self.unconfirmed.contains(&node.view.group);
+            if node.group.cause().is_none()
+                && !may_miss
+                && let Some((_, left)) = self.departures.iter().find(is_unknown)
+            {
+                return Err(format!("rank {rank} does not know that rank {left} has left"));
+            }
         }
         Ok(())
+    }
+
+    /// Ranks that nothing happened to continue together if they are more than half, whatever the others do. Of two hosts that
+    /// cannot reach each other, the later one may be out.
+    fn check_progress(&self) -> Result<(), String> {
+        let is_sound =
+            |rank: &u32| !self.faulty.contains(rank) && !self.apart.contains(&self.hosts[*rank as usize]);
+        let sound: Vec<u32> = (0..self.nodes.len() as u32).filter(is_sound).collect();
+        if self.had_partition || 2 * sound.len() <= self.nodes.len() || self.regroup_timeout < PATIENCE_MIN {
+            return Ok(());
+        }
+        let first = &self.nodes[sound[0] as usize].view;
+        let is_out = |rank: &&u32| {
+            let node = &self.nodes[**rank as usize];
+            node.life != Life::Runs || node.view.group != first.group
+        };
+        match sound.iter().find(is_out) {
+            Some(rank) => Err(format!("rank {rank} does not continue with the others of {sound:?}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the process of a rank has ended, by its place in the group of another.
+    fn has_ended(&self, rank: u32, place: u32) -> bool {
+        let other = self.nodes[rank as usize].view.ranks[place as usize];
+        matches!(self.nodes[other as usize].life, Life::Dead | Life::Gone)
+    }
+
+    /// Whether a rank has left and lives on, by its place in the group of another.
+    fn is_away(&self, rank: u32, place: u32) -> bool {
+        let other = self.nodes[rank as usize].view.ranks[place as usize];
+        self.nodes[other as usize].life == Life::Away
     }
 
     /// The cause that a rank reports is something that went wrong, not what came of it.
@@ -51,7 +109,13 @@ impl World {
                 one == other && by == noticed
             }
             // Whether a rank beyond a broken network is dead cannot be known.
-            (Event::Died { rank: one }, Event::Lost { rank: other, .. }) => self.had_cut && one == other,
+            (Event::Died { rank: one }, Event::Lost { rank: other, .. }) if self.had_cut => one == other,
+            // It left, nobody confirmed that, and its process lives on.
+            (Event::Died { rank: one }, Event::Lost { rank: other, .. }) if self.is_away(rank, *other) => {
+                one == other
+            }
+            // If several ranks have ended and nobody is left who knows how, one of them has died.
+            (Event::Died { .. }, Event::Lost { rank: other, .. }) => self.has_ended(rank, *other),
             (root, cause) => root == cause,
         };
         match roots.iter().any(is_same) {
@@ -66,7 +130,7 @@ impl World {
             let node = &self.nodes[rank as usize];
             let elsewhere = |other: &&u32| {
                 let other = &self.nodes[**other as usize];
-                other.life == Life::Runs && other.view.group != node.view.group
+                other.life == Life::Runs && !other.ignores && other.view.group != node.view.group
             };
             // A rank that was stopped while the others continued knows at least that they are gone.
             let is_known = |other: &u32| node.group.is_gone(place_of(&node.view, *other));

@@ -2,10 +2,18 @@
 
 use super::{Failure, Fault, GroupId, Happens, Life, World, place_of};
 use weftlink_membership::regroup::{self, View};
-use weftlink_membership::{Event, Input};
+use weftlink_membership::{Event, Input, tree};
 
 impl World {
     pub(super) fn begin(&mut self, fault: Fault) -> Result<(), String> {
+        if let Fault::Kill(rank)
+        | Fault::Leave(rank)
+        | Fault::LeaveAndStay(rank)
+        | Fault::Ignore(rank)
+        | Fault::Stop(rank, _) = fault
+        {
+            self.faulty.insert(rank);
+        }
         match fault {
             Fault::Kill(rank) => {
                 let node = &mut self.nodes[rank as usize];
@@ -13,12 +21,20 @@ impl World {
                     return Ok(());
                 }
                 node.life = Life::Dead;
+                if node.is_leaving {
+                    self.unconfirmed.insert(node.view.group);
+                }
                 self.end(rank);
                 Ok(())
             }
-            Fault::Leave(rank) => {
+            Fault::Ignore(rank) => {
+                self.nodes[rank as usize].ignores = true;
+                Ok(())
+            }
+            Fault::Leave(rank) | Fault::LeaveAndStay(rank) => {
                 // A rank that has failed, or regroups, does not leave in good order.
-                let node = &self.nodes[rank as usize];
+                let node = &mut self.nodes[rank as usize];
+                node.stays |= matches!(fault, Fault::LeaveAndStay(_)) && !node.is_leaving;
                 match node.has_failed || node.group.cause().is_some() {
                     true => Ok(()),
                     false => self.leave(rank),
@@ -34,6 +50,8 @@ impl World {
                 self.group_input(rank, view.group, Input::Raise(event))
             }
             Fault::Stop(rank, time) => {
+                let view = self.nodes[rank as usize].view.clone();
+                self.stop_below(&view, rank);
                 if self.nodes[rank as usize].life == Life::Runs {
                     self.nodes[rank as usize].life = Life::Stopped;
                     self.at(self.now + time, Happens::Resume(rank));
@@ -44,10 +62,21 @@ impl World {
                 self.at_commit.push(fault);
                 Ok(())
             }
-            Fault::Cut(host, time) => {
+            Fault::Cut(..) | Fault::CutPair(..) => {
                 self.had_cut = true;
-                self.cuts.insert(host);
-                self.at(self.now + time, Happens::Heal(host));
+                match fault {
+                    Fault::CutPair(one, other, time) => {
+                        self.pairs.insert((one, other));
+                        self.apart.insert(other);
+                        self.at(self.now + time, Happens::HealPair(one, other));
+                    }
+                    Fault::Cut(host, time) => {
+                        self.had_partition = true;
+                        self.cuts.insert(host);
+                        self.at(self.now + time, Happens::Heal(host));
+                    }
+                    _ => {}
+                }
                 let cut: Vec<(GroupId, u32, u32)> =
                     self.links.keys().copied().filter(|(_, from, to)| self.is_cut(*from, *to)).collect();
                 for (group, from, to) in cut {
@@ -66,6 +95,17 @@ impl World {
                 Ok(())
             }
         }
+    }
+
+    /// Ranks below one that is stopped do not hear of failures in time.
+    pub(super) fn stop_below(&mut self, view: &View, rank: u32) {
+        let hosts: Vec<u32> = view.ranks.iter().map(|rank| self.hosts[*rank as usize]).collect();
+        let parents = tree::parents(&tree::number_hosts(&hosts, |one, other| one == other));
+        let above = |place: &u32| parents[*place as usize];
+        let own = place_of(view, rank);
+        let is_below = |place: &u32| std::iter::successors(Some(*place), above).any(|one| one == own);
+        let below = (0..view.ranks.len() as u32).filter(is_below);
+        self.faulty.extend(below.map(|place| view.ranks[place as usize]));
     }
 
     pub(super) fn root(&mut self, group: GroupId, event: Event<Failure>) {

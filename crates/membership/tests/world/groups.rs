@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Failure, GroupId, Happens, Life, World, place_of};
 use weftlink_membership::durations::{HELLO, PROBE, REPARENT};
 use weftlink_membership::regroup::Unreached;
-use weftlink_membership::{Action, Event, Input, Probe};
+use weftlink_membership::{Action, Event, Gone, Input, Probe};
 
 impl World {
     pub(super) fn leave(&mut self, rank: u32) -> Result<(), String> {
@@ -19,11 +19,19 @@ impl World {
 
     /// A rank that left ends. Unless its departure was confirmed, ranks that stay may take it for dead.
     pub(super) fn departed(&mut self, rank: u32, is_confirmed: bool) {
-        self.outcome.confirmed += usize::from(is_confirmed);
-        if !is_confirmed {
-            self.end_everywhere(rank);
+        let node = &mut self.nodes[rank as usize];
+        let group = node.view.group;
+        node.life = if node.stays { Life::Away } else { Life::Gone };
+        match is_confirmed {
+            true => {
+                self.outcome.confirmed += 1;
+                self.departures.push((group, rank));
+            }
+            false => {
+                self.unconfirmed.insert(group);
+                self.end_everywhere(rank);
+            }
         }
-        self.nodes[rank as usize].life = Life::Gone;
         self.close_all(rank, false);
     }
 
@@ -55,7 +63,9 @@ impl World {
             let roots = self.roots.get(&group).map_or(&[][..], Vec::as_slice);
             cause.map_or(Ok(()), |cause| self.check_cause(rank, &cause, roots))?;
             let delay = self.random.delay();
-            self.at(self.now + delay, Happens::Shrink(rank, group));
+            if !self.nodes[rank as usize].ignores {
+                self.at(self.now + delay, Happens::Shrink(rank, group));
+            }
         }
         Ok(())
     }
@@ -75,7 +85,7 @@ impl World {
             }
             Action::Deliver(Event::Died { rank: place }) => {
                 self.outcome.deaths_heard += 1;
-                if matches!(self.nodes[of(place) as usize].life, Life::Runs | Life::Stopped) {
+                if matches!(self.nodes[of(place) as usize].life, Life::Runs | Life::Stopped | Life::Away) {
                     return Err(format!("rank {rank} takes rank {} for dead, which lives", of(place)));
                 }
             }
@@ -87,10 +97,10 @@ impl World {
             Action::Reparent(place) => {
                 let (to, own) = (of(place), place_of(&view, rank));
                 match self.nodes[to as usize].life {
-                    Life::Runs if !self.is_cut(rank, to) => {
+                    Life::Runs | Life::Away if !self.is_cut(rank, to) => {
                         self.after_delay(Happens::Orphan(to, group, rank, own));
                     }
-                    _ => self.not_reparented(group, rank, to, None),
+                    _ => self.not_reparented(group, rank, to),
                 }
             }
             Action::Close(place) => {
@@ -124,12 +134,23 @@ impl World {
         place: u32,
     ) -> Result<(), String> {
         let node = &self.nodes[rank as usize];
+        // The orphan does not confirm in time that it was accepted.
+        if self.nodes[orphan as usize].life == Life::Stopped
+            && self.nodes[orphan as usize].view.group == group
+        {
+            if let Some(view) = self.view_of(group) {
+                let (rank, why) = (place_of(&view, rank), Probe::Silent);
+                let input = Input::NotReparented { rank, why, gone: None };
+                self.at(self.now + REPARENT, Happens::Group(orphan, group, input));
+            }
+            return Ok(());
+        }
         // The orphan has ended, or given up, if this rank was stopped for long.
         if self.nodes[orphan as usize].life != Life::Runs || self.nodes[orphan as usize].view.group != group {
             return Ok(());
         }
         if node.view.group != group || self.is_cut(rank, orphan) {
-            self.not_reparented(group, orphan, rank, Some(0));
+            self.not_reparented(group, orphan, rank);
             return Ok(());
         }
         let own = place_of(&node.view, rank);
@@ -142,19 +163,26 @@ impl World {
         self.group_input(rank, group, Input::Connected(place))
     }
 
-    pub(super) fn not_reparented(&mut self, group: GroupId, orphan: u32, to: u32, left_after: Option<u32>) {
+    pub(super) fn not_reparented(&mut self, group: GroupId, orphan: u32, to: u32) {
         let Some(view) = self.view_of(group) else { return };
-        let life = self.nodes[to as usize].life;
-        let why = match life {
+        let node = &self.nodes[to as usize];
+        let gone = match node.past.get(&group) {
+            Some(later) => Some(Gone::Continued { group: *later }),
+            None if node.view.group == group => Some(Gone::Left { calls: 0 }),
+            None => None,
+        };
+        let why = match node.life {
             _ if self.is_cut(orphan, to) => Probe::Silent,
-            Life::Runs => Probe::Answered,
+            // It may not have heard yet that the group stands.
+            Life::Runs | Life::Away if gone.is_none() => Probe::Unclear,
+            Life::Runs | Life::Away => Probe::Answered,
             Life::Stopped => Probe::Silent,
             Life::Dead | Life::Gone => Probe::Refused,
         };
-        let left_after = left_after.filter(|_| why == Probe::Answered);
+        let gone = gone.filter(|_| why == Probe::Answered);
         let limit = if why == Probe::Silent { REPARENT } else { Duration::ZERO };
         let delay = self.random.delay() + limit;
-        let input = Input::NotReparented { rank: place_of(&view, to), why, left_after };
+        let input = Input::NotReparented { rank: place_of(&view, to), why, gone };
         self.at(self.now + delay, Happens::Group(orphan, group, input));
     }
 
@@ -165,8 +193,8 @@ impl World {
             return (Probe::Silent, PROBE);
         }
         match self.nodes[to as usize].life {
-            Life::Runs if delay < PROBE => (Probe::Answered, delay),
-            Life::Runs | Life::Stopped => (Probe::Silent, PROBE),
+            Life::Runs | Life::Away if delay < PROBE => (Probe::Answered, delay),
+            Life::Runs | Life::Away | Life::Stopped => (Probe::Silent, PROBE),
             // A process that has just ended may still have a socket.
             Life::Dead | Life::Gone if self.has_just_ended(to) => (Probe::Unclear, delay.min(PROBE / 8)),
             Life::Dead | Life::Gone => (Probe::Refused, delay),
@@ -184,7 +212,7 @@ impl World {
             return (Err(Unreached::NoRoute), limit);
         }
         match self.nodes[to as usize].life {
-            Life::Runs => (Ok(()), delay),
+            Life::Runs | Life::Away => (Ok(()), delay),
             Life::Stopped => (Err(Unreached::Silent), HELLO),
             Life::Dead | Life::Gone if self.has_just_ended(to) => (Err(Unreached::Unclear), delay),
             Life::Dead | Life::Gone => (Err(Unreached::Refused), delay),

@@ -27,11 +27,17 @@ type GroupId = u64;
 pub(crate) enum Fault {
     Kill(u32),
     Leave(u32),
+    /// It leaves in good order, and its process lives on and answers connections.
+    LeaveAndStay(u32),
     Abort(u32),
+    /// The program of this rank does not regroup, though its process lives and answers connections.
+    Ignore(u32),
     Stop(u32, Duration),
     /// Hosts below this number and the others are cut off from each other for this long.
     Cut(u32, Duration),
-    /// The same as soon as a leader commits a group.
+    /// Two hosts are cut off from each other for this long; both reach the others.
+    CutPair(u32, u32, Duration),
+    /// Like `Cut`, as soon as a leader commits a group.
     CutAtCommit(u32, Duration),
     /// The first rank that commits a group is killed while it does.
     KillAtCommit,
@@ -42,6 +48,7 @@ enum Happens {
     Fault(Fault),
     Resume(u32),
     Heal(u32),
+    HealPair(u32, u32),
     /// For the group machine of a rank.
     Group(u32, GroupId, Input<Failure>),
     /// For the regrouping machine of a rank.
@@ -63,6 +70,8 @@ enum Life {
     Dead,
     /// Ended in good order, or with an error.
     Gone,
+    /// Left the group in good order, and runs.
+    Away,
 }
 
 struct Node {
@@ -73,6 +82,12 @@ struct Node {
     /// The group's cause has been acted on.
     has_failed: bool,
     is_leaving: bool,
+    /// It runs on after it has left.
+    stays: bool,
+    /// It does not regroup.
+    ignores: bool,
+    /// The groups that it was in, and the one that it continued in.
+    past: BTreeMap<GroupId, GroupId>,
     regroup: Option<Regroup>,
     /// Counts attempts to regroup, so that results of an old one are not taken for those of a new one.
     attempt: u32,
@@ -83,8 +98,8 @@ struct Node {
     children: BTreeMap<GroupId, BTreeSet<u32>>,
     /// Regrouping waits for an action that blocks: actions that follow it, the result of an earlier one, and inputs that wait.
     blocked: Option<Blocked>,
-    /// What the regrouping machine knows of the group: dead ranks, and ranks whose connections failed.
-    known: Option<(BTreeSet<u32>, BTreeSet<u32>)>,
+    /// What the regrouping machine knows of the group.
+    known: Option<regroup::Input>,
     /// Events that came before this rank heard that the group stands.
     early: BTreeMap<GroupId, Vec<Input<Failure>>>,
     wakes_at: Option<Instant>,
@@ -128,6 +143,18 @@ pub(crate) struct World {
     sequence: u64,
     /// Cut-off hosts: those below the number from the others.
     cuts: BTreeSet<u32>,
+    /// Pairs of hosts that are cut off from each other.
+    pairs: BTreeSet<(u32, u32)>,
+    /// The higher host of every pair that was cut off, ever.
+    apart: BTreeSet<u32>,
+    /// Ranks that were killed, stopped, left, or do not regroup.
+    faulty: BTreeSet<u32>,
+    /// Ranks whose departure was confirmed, by group.
+    departures: Vec<(GroupId, u32)>,
+    /// Groups that a rank left without that.
+    unconfirmed: BTreeSet<GroupId>,
+    /// Ranks that a neighbour has sent that it continues without them, and the epoch of the first group that it continued in.
+    excluded: BTreeMap<u32, u64>,
     /// Tree connections that are there, with the time of the last delivery each way.
     links: BTreeMap<(GroupId, u32, u32), Instant>,
     stars: BTreeMap<u64, Star>,
@@ -145,6 +172,8 @@ pub(crate) struct World {
     at_commit: Vec<Fault>,
     faults: usize,
     had_cut: bool,
+    /// Whether the hosts were cut into two sides.
+    had_partition: bool,
     outcome: Outcome,
     pub(crate) trace: Option<Vec<String>>,
 }
@@ -168,6 +197,12 @@ impl World {
             events: BTreeMap::new(),
             sequence: 0,
             cuts: BTreeSet::new(),
+            pairs: BTreeSet::new(),
+            apart: BTreeSet::new(),
+            faulty: BTreeSet::new(),
+            departures: Vec::new(),
+            unconfirmed: BTreeSet::new(),
+            excluded: BTreeMap::new(),
             links: BTreeMap::new(),
             stars: BTreeMap::new(),
             killed: BTreeSet::new(),
@@ -179,6 +214,7 @@ impl World {
             at_commit: Vec::new(),
             faults: 0,
             had_cut: false,
+            had_partition: false,
             outcome: Outcome::default(),
             trace: None,
         };
@@ -197,6 +233,9 @@ impl World {
                 view: view.clone(),
                 has_failed: false,
                 is_leaving: false,
+                stays: false,
+                ignores: false,
+                past: BTreeMap::new(),
                 regroup: None,
                 attempt: 0,
                 regroup_deadline: start,
@@ -270,6 +309,7 @@ impl World {
     fn is_cut(&self, one: u32, other: u32) -> bool {
         let (one, other) = (self.hosts[one as usize], self.hosts[other as usize]);
         self.cuts.iter().any(|cut| (one < *cut) != (other < *cut))
+            || self.pairs.contains(&(one.min(other), one.max(other)))
     }
 
     fn rank_of(happens: &Happens) -> Option<u32> {
@@ -279,8 +319,10 @@ impl World {
             | Happens::Orphan(rank, ..)
             | Happens::Shrink(rank, _)
             | Happens::Wake(rank) => Some(*rank),
-            Happens::Fault(Fault::Leave(rank) | Fault::Abort(rank)) => Some(*rank),
-            Happens::Fault(_) | Happens::Resume(_) | Happens::Heal(_) => None,
+            Happens::Fault(Fault::Leave(rank) | Fault::LeaveAndStay(rank) | Fault::Abort(rank)) => {
+                Some(*rank)
+            }
+            Happens::Fault(_) | Happens::Resume(_) | Happens::Heal(_) | Happens::HealPair(..) => None,
         }
     }
 
@@ -290,16 +332,26 @@ impl World {
                 Life::Runs => {}
                 Life::Stopped => {
                     match happens {
-                        Happens::Orphan(_, group, orphan, _) => {
-                            self.not_reparented(group, orphan, rank, None)
-                        }
+                        Happens::Orphan(_, group, orphan, _) => self.not_reparented(group, orphan, rank),
                         happens => self.nodes[rank as usize].backlog.push(happens),
                     }
                     return Ok(());
                 }
                 Life::Dead | Life::Gone => {
                     if let Happens::Orphan(_, group, orphan, _) = happens {
-                        self.not_reparented(group, orphan, rank, None);
+                        self.not_reparented(group, orphan, rank);
+                    }
+                    return Ok(());
+                }
+                Life::Away => {
+                    match happens {
+                        Happens::Orphan(_, group, orphan, _) => {
+                            self.not_reparented(group, orphan, rank);
+                        }
+                        Happens::Arrives(_, connection, _) => {
+                            self.answer(rank, connection, regroup::Abort::Left);
+                        }
+                        _ => {}
                     }
                     return Ok(());
                 }
@@ -321,6 +373,10 @@ impl World {
                 self.cuts.remove(&cut);
                 Ok(())
             }
+            Happens::HealPair(one, other) => {
+                self.pairs.remove(&(one, other));
+                Ok(())
+            }
             Happens::Group(rank, group, input) => self.group_input(rank, group, input),
             Happens::Regroup(rank, attempt, input) => match self.nodes[rank as usize].attempt == attempt {
                 true => self.regroup_input(rank, input),
@@ -329,7 +385,7 @@ impl World {
             Happens::Arrives(rank, connection, hello) => match self.nodes[rank as usize].regroup {
                 Some(_) => self.regroup_input(rank, regroup::Input::Arrived(connection, hello)),
                 None if !self.nodes[rank as usize].view.ranks.contains(&hello.from) => {
-                    self.exclude(rank, connection);
+                    self.answer(rank, connection, regroup::Abort::Excluded);
                     Ok(())
                 }
                 None => {

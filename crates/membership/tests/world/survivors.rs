@@ -1,22 +1,19 @@
 //! Drives the regrouping machines. Where `World::blocks` is set, a rank carries out one action at a time.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::{Blocked, Fault, GroupId, Happens, Life, Node, Star, World, place_of};
-use weftlink_membership::regroup::{self, Regroup, View};
-use weftlink_membership::{Event, Input};
+use weftlink_membership::regroup::{self, Regroup, Unreached, View};
+use weftlink_membership::{Event, Input, Probe};
 
 impl World {
-    /// A rank that does not regroup, or no longer does, answers one that comes too late.
-    pub(super) fn exclude(&mut self, rank: u32, connection: u64) {
+    /// A rank that does not regroup, or no longer does, answers one that comes.
+    pub(super) fn answer(&mut self, rank: u32, connection: u64, why: regroup::Abort) {
         let Some(star) = self.stars.get(&connection).filter(|star| star.is_open) else { return };
         let (to, attempt, when) = (star.ends[0], star.attempts[0], self.now + Duration::from_millis(1));
-        let why = regroup::Message::Abort { group: None, why: regroup::Abort::Excluded };
-        self.at(
-            when.max(star.last[0]),
-            Happens::Regroup(to, attempt, regroup::Input::Message(connection, why)),
-        );
+        let abort = regroup::Message::Abort { group: None, why };
+        let input = regroup::Input::Message(connection, abort);
+        self.at(when.max(star.last[0]), Happens::Regroup(to, attempt, input));
         self.close_star(connection, Some(rank));
     }
 
@@ -46,16 +43,19 @@ impl World {
             return Ok(());
         }
         let of = |place: &u32| node.view.ranks[*place as usize];
-        let dead: BTreeSet<u32> = node.group.dead().iter().map(of).collect();
         let own = place_of(&node.view, rank);
-        let cut_off: BTreeSet<u32> =
-            node.group.lost().iter().filter(|(_, by)| *by == own).map(|(place, _)| of(place)).collect();
-        let known = Some((dead.clone(), cut_off.clone()));
-        if node.known == known {
+        let cut_off = node.group.lost().iter().filter(|(_, by)| *by == own);
+        let known = regroup::Input::Known {
+            dead: node.group.dead().iter().map(of).collect(),
+            left: node.group.left_before_failure().iter().map(of).collect(),
+            cut_off: cut_off.map(|(place, _)| of(place)).collect(),
+            continued: node.group.continued(),
+        };
+        if node.known.as_ref() == Some(&known) {
             return Ok(());
         }
-        self.nodes[rank as usize].known = known;
-        self.regroup_input(rank, regroup::Input::Known { dead, cut_off })
+        self.nodes[rank as usize].known = Some(known.clone());
+        self.regroup_input(rank, known)
     }
 
     /// Gives the regrouping machine the children that have connected, if it awaits them.
@@ -141,6 +141,11 @@ impl World {
         match action {
             Act::Dial(to, hello) => {
                 let (dialed, time) = self.dial(rank, to);
+                let dialed = match dialed {
+                    // What it sent last may say that it continued.
+                    Err(Unreached::Refused) if self.is_unread(rank, to) => Err(Unreached::Unclear),
+                    dialed => dialed,
+                };
                 let when = self.now + time;
                 let input = match dialed {
                     Ok(()) => {
@@ -179,8 +184,20 @@ impl World {
                 self.at(when, Happens::Regroup(rank, attempt, regroup::Input::Linked(group, linked)));
             }
             Act::Abandon(view) => self.abandon(rank, view.group),
-            Act::Probe(to) => {
+            Act::Probe(to) | Act::Call(to, _) => {
                 let (outcome, time) = self.probe(rank, to);
+                let outcome = match outcome {
+                    Probe::Refused if self.is_unread(rank, to) => Probe::Unclear,
+                    outcome => outcome,
+                };
+                if let (Act::Call(_, hello), Probe::Answered) = (action, outcome) {
+                    self.sequence += 1;
+                    let (id, when) = (self.sequence, self.now + time);
+                    let star =
+                        Star { ends: [rank, to], attempts: [attempt, 0], is_open: true, last: [when; 2] };
+                    self.stars.insert(id, star);
+                    self.at(when, Happens::Arrives(to, id, hello));
+                }
                 let input = regroup::Input::Probed(to, outcome);
                 self.at(self.now + time, Happens::Regroup(rank, attempt, input));
             }
@@ -235,6 +252,9 @@ impl World {
             return Err(format!("two groups of epoch {}: {other:?} and {view:?}", view.epoch));
         }
         if !self.epochs.contains(&view) {
+            if self.excluded.contains_key(&rank) {
+                return Err(format!("rank {rank} commits {view:?}, though the others continue without it"));
+            }
             self.outcome.groups += 1;
             // Ranks that died while it formed are causes that it begins with.
             for &other in &view.ranks {
@@ -243,18 +263,23 @@ impl World {
                 }
             }
             self.epochs.push(view.clone());
+            let is_stopped = |rank: &u32| self.nodes[*rank as usize].life == Life::Stopped;
+            let stopped: Vec<u32> = view.ranks.iter().copied().filter(is_stopped).collect();
+            stopped.into_iter().for_each(|rank| self.stop_below(&view, rank));
         }
+        // It may hear late that an older group stands, in which it is. That group has failed, and its next attempt to regroup fails.
+        if self.excluded.get(&rank).is_some_and(|epoch| view.epoch >= *epoch) {
+            return Err(format!("rank {rank} continues in {view:?}, though the others have excluded it"));
+        }
+        self.continue_elsewhere(rank, &view)?;
         let group = self.machine(&view, rank);
         let neighbours: Vec<u32> = group.neighbours().iter().copied().collect();
-        let old = self.nodes[rank as usize].view.clone();
         let node = &mut self.nodes[rank as usize];
         (node.group, node.view, node.has_failed, node.regroup) = (group, view.clone(), false, None);
         node.blocked = None;
         node.attempt += 1;
         let early = node.early.remove(&view.group).unwrap_or_default();
         node.early.clear();
-        // Nothing of the old group is used any more.
-        self.abandon_old(rank, old.group);
         for place in neighbours {
             let other = view.ranks[place as usize];
             if !self.links.contains_key(&(view.group, other, rank)) {
@@ -284,7 +309,38 @@ impl World {
         self.nodes.iter().any(is_in)
     }
 
-    pub(super) fn abandon_old(&mut self, rank: u32, group: GroupId) {
-        self.links.retain(|(other, from, to), _| *other != group || (*from != rank && *to != rank));
+    /// A rank says in its old group that it continues in another, and uses nothing of the old one any more.
+    pub(super) fn continue_elsewhere(&mut self, rank: u32, view: &View) -> Result<(), String> {
+        let old = self.nodes[rank as usize].view.clone();
+        let event = Event::Continued { rank: place_of(&old, rank), group: view.group };
+        let node = &mut self.nodes[rank as usize];
+        // What the old group makes of it does not matter to the machine that is done.
+        node.regroup = None;
+        node.past.insert(old.group, view.group);
+        let actions = node.group.handle(Input::Raise(event), self.now);
+        for action in actions {
+            self.act(rank, old.group, action)?;
+        }
+        let is_own =
+            |(group, from, to): &(GroupId, u32, u32)| *group == old.group && (*from == rank || *to == rank);
+        let ended: Vec<(GroupId, u32, u32)> = self.links.keys().copied().filter(is_own).collect();
+        for (group, from, to) in ended {
+            let last = self.links.remove(&(group, from, to));
+            if from == rank {
+                if !view.ranks.contains(&to) {
+                    self.excluded.entry(to).or_insert(view.epoch);
+                }
+                let is_watched = self.hosts[from as usize] == self.hosts[to as usize];
+                let input = Input::Disconnected { rank: place_of(&old, rank), is_watched };
+                self.at(last.unwrap_or(self.now), Happens::Group(to, group, input));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a rank has not read to the end what another sent it in their group.
+    fn is_unread(&self, rank: u32, other: u32) -> bool {
+        let node = &self.nodes[rank as usize];
+        node.group.neighbours().contains(&place_of(&node.view, other))
     }
 }

@@ -77,11 +77,17 @@ impl<'a> Counts<'a> {
     pub fn new(input: impl Into<Cow<'a, [usize]>>, output: impl Into<Cow<'a, [usize]>>) -> Self {
         Self { input: input.into(), output: output.into() }
     }
+
+    /// The lengths of input blocks and output blocks.
+    #[inline(always)]
+    pub(crate) fn borrow(&self) -> (&[usize], &[usize]) {
+        (&self.input, &self.output)
+    }
 }
 
 impl<'a, B> Request<'a, B> {
     /// A call that combines nothing, with blocks of one length.
-    #[inline]
+    #[inline(always)]
     pub fn new(collective: impl Into<Cow<'a, Collective>>, buffers: B) -> Self {
         Self {
             collective: collective.into(),
@@ -96,42 +102,42 @@ impl<'a, B> Request<'a, B> {
     }
 
     /// Sets the operation that combines elements.
-    #[inline]
+    #[inline(always)]
     pub fn operation(self, operation: impl Into<Operation<'a>>) -> Self {
         Self { operation: Some(operation.into()), ..self }
     }
 
     /// Sets the lengths of this rank's input blocks and output blocks, in elements.
-    #[inline]
+    #[inline(always)]
     pub fn counts(self, input: impl Into<Cow<'a, [usize]>>, output: impl Into<Cow<'a, [usize]>>) -> Self {
         Self { counts: Some(Counts::new(input, output)), ..self }
     }
 
     /// Sets the elements of a block, for a rank that has no block of its own.
-    #[inline]
+    #[inline(always)]
     pub fn count(self, count: usize) -> Self {
         Self { count: Some(count), ..self }
     }
 
     /// Sets the plan to run.
-    #[inline]
+    #[inline(always)]
     pub fn plan(self, plan: PlanId) -> Self {
         Self { plan: Some(plan), ..self }
     }
 
     /// Sets how long the call waits for other ranks before it fails.
-    #[inline]
+    #[inline(always)]
     pub fn deadline(self, deadline: Duration) -> Self {
         Self { deadline: Some(deadline), ..self }
     }
 
     /// The buffers, and the other arguments of the call.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn split(&mut self) -> (&mut B, CallArgs<'_>) {
         let Self { collective, buffers, operation, counts, count, plan, deadline: _, yields_core: _ } = self;
         let args = CallArgs {
             operation: operation.as_ref().map(Operation::borrow),
-            counts: counts.as_ref().map(|counts| (&counts.input[..], &counts.output[..])),
+            counts: counts.as_ref().map(Counts::borrow),
             count: *count,
             plan: *plan,
             ..CallArgs::new(collective, Buffers::none())
@@ -142,7 +148,7 @@ impl<'a, B> Request<'a, B> {
 
 impl<'a, B: Into<Buffers<'a>>> Request<'a, B> {
     /// The same call with its buffers' types erased.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn erased(self) -> Request<'a> {
         let Self { collective, buffers, operation, counts, count, plan, deadline, yields_core } = self;
         let buffers = buffers.into();
@@ -152,14 +158,14 @@ impl<'a, B: Into<Buffers<'a>>> Request<'a, B> {
 
 impl Request<'_> {
     /// The arguments of the call, borrowed.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn args(&mut self) -> CallArgs<'_> {
         let Self { collective, buffers, operation, counts, count, plan, deadline: _, yields_core: _ } = self;
         CallArgs {
             collective,
             buffers: buffers.reborrow(),
             operation: operation.as_ref().map(Operation::borrow),
-            counts: counts.as_ref().map(|counts| (&counts.input[..], &counts.output[..])),
+            counts: counts.as_ref().map(Counts::borrow),
             count: *count,
             plan: *plan,
             tag: 0,
@@ -182,7 +188,7 @@ pub(crate) struct CallArgs<'a> {
 
 impl<'a> CallArgs<'a> {
     /// A call that combines nothing, with blocks of one length.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new(collective: &'a Collective, buffers: impl Into<Buffers<'a>>) -> Self {
         Self {
             collective,
@@ -196,7 +202,7 @@ impl<'a> CallArgs<'a> {
     }
 
     /// The same, combining elements.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn with(mut self, operation: OperationRef<'a>) -> Self {
         self.operation = Some(operation);
         self

@@ -241,7 +241,7 @@ impl<'a, T: Unit> Calls<'a, T> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn call(&mut self, slot: usize) -> Result<(), Error> {
         let Self { comm, memory, row, operation, .. } = self;
         let (slots, sides) = (self.slots, (self.gives, self.gets));
@@ -278,7 +278,7 @@ impl<'a, T: Unit> Calls<'a, T> {
 }
 
 /// What a call asks for.
-#[inline]
+#[inline(always)]
 fn request<'b, T: Unit>(
     memory: &'b mut Memory<'_, T>,
     row: &Row<'b>,

@@ -61,7 +61,7 @@ impl PacketReceivePort {
     }
 
     /// Copies the payload of the next packet, which has `words` words, out of its lines, if it has arrived.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn poll(&mut self, signature: u32, words: usize) -> Poll {
         self.fifo.take_packet(signature, &mut self.packet[..words])
     }

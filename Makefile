@@ -45,12 +45,13 @@ CHANGED = $(shell { git diff --name-only $$(git merge-base HEAD $(BASE)); git ls
 	| sed -n 's|^crates/\([^/]*\)/.*|weftlink-\1|p' | sed 's|^weftlink-weftlink$$|weftlink|' | sort -u)
 
 .PHONY: check
-check: tools ## check before a commit: fmt, clippy and the tests of crates changed since BASE (main), unit tests of their dependents
+check: tools ## check before a commit: fmt, clippy and the tests of crates changed since BASE (main) that take less than ten seconds, unit tests of their dependents
 	cargo fmt --all --check
 	@if [[ -z "$(CHANGED)" ]]; then echo "no crate differs from $(BASE)"; exit 0; fi; set -x; \
 	cargo clippy --locked --all-targets $(addprefix -p ,$(CHANGED)) -- -D warnings; \
-	cargo nextest run --locked $(addprefix -p ,$(CHANGED)); \
-	cargo nextest run --locked --workspace --lib --no-tests=pass \
+	$(if $(filter weftlink-cli,$(CHANGED)),cargo build --locked -p weftlink --examples;) \
+	cargo nextest run --profile check --locked $(addprefix -p ,$(CHANGED)); \
+	cargo nextest run --profile check --locked --workspace --lib --no-tests=pass \
 		-E '($(foreach crate,$(CHANGED),rdeps($(crate)) +) none()) $(foreach crate,$(CHANGED),- package($(crate)))'
 
 .PHONY: python

@@ -58,6 +58,7 @@ use ring::{Bell, Ring};
 use state::State;
 use wire::Wires;
 
+use crate::communicator::Identities;
 use crate::error::Error;
 use crate::transport::cma::Process;
 
@@ -96,7 +97,7 @@ pub(crate) struct Parts {
     /// For threads of the caller, and for the endpoint's.
     pub(crate) waiters: [Waiter<'static>; 2],
     pub(crate) departures: Vec<Counter<'static>>,
-    pub(crate) names: Vec<String>,
+    pub(crate) identities: Identities,
     pub(crate) processes: Vec<Process>,
     pub(crate) pulls: Option<PullPolicy>,
     /// The kernel that copies memory.
@@ -133,7 +134,7 @@ impl Endpoint {
             control,
             waiters,
             departures,
-            names,
+            identities,
             processes,
             pulls,
             copy,
@@ -167,7 +168,7 @@ impl Endpoint {
         let bell = Bell::of(&memory, &layout, own_place);
         let ended_at = Cell::new(None);
         let waiter = waiters[0];
-        let status = PeerStatus { rank, waiter, departures, names, notify, abort_cause, ended_at };
+        let status = PeerStatus { rank, waiter, departures, identities, notify, abort_cause, ended_at };
         let state = State::new(status, (links, wires), pulls, processes);
         let inner = Arc::new(Inner::new(state, bell, waiters, [Arc::new(memory), control]));
         Ok(Endpoint { client: Arc::new(Client { inner, rank, size: hosts.len() }), data_type: None })

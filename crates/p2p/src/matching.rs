@@ -46,7 +46,8 @@ impl<R, M> Matching<R, M> {
     /// Takes the posted receive that a message matches.
     pub(crate) fn receive_for(&mut self, envelope: Envelope) -> Option<R> {
         let at = self.receives.iter().position(|(pattern, _)| pattern.matches(envelope))?;
-        self.receives.remove(at).map(|(_, receive)| receive)
+        let taken = if at == 0 { self.receives.pop_front() } else { self.receives.remove(at) };
+        taken.map(|(_, receive)| receive)
     }
 
     /// Takes the unexpected message that a receive matches.

@@ -47,6 +47,7 @@ use weftlink_shm::counter::Counter;
 use weftlink_shm::memory::SharedMemory;
 use weftlink_shm::wait::Waiter;
 
+pub(crate) use completion::address;
 use completion::{Callback, Request};
 use drive::Inner;
 pub(crate) use in_flight::GroupMessage;
@@ -222,7 +223,7 @@ impl Endpoint {
         timeout: Duration,
     ) -> Result<(), Error> {
         self.check(Some(to))?;
-        let request = self.request(Direction::SendTo(to), tag, address.cast_mut(), bytes, timeout);
+        let request = self.request(Direction::SendTo(to), tag, address, bytes, timeout);
         self.client.inner.drive(|state| state.post(request, &mut None)).map(|_| ())
     }
 
@@ -258,7 +259,7 @@ impl Endpoint {
         done: impl FnOnce(Result<(), Error>) + Send + 'static,
     ) {
         let done = move |result: Result<usize, Error>| done(result.map(|_| ()));
-        let request = self.request(Direction::SendTo(to), tag, address.cast_mut(), bytes, timeout);
+        let request = self.request(Direction::SendTo(to), tag, address, bytes, timeout);
         self.start(Some(to), request, Box::new(done));
     }
 
@@ -299,11 +300,12 @@ impl Endpoint {
         &self,
         direction: Direction,
         tag: u64,
-        address: *mut u8,
+        memory: *const u8,
         bytes: usize,
         timeout: Duration,
     ) -> Request {
-        Request { direction, tag, address, bytes, data_type: self.data_type, timeout }
+        let (address, data_type) = (address(memory), self.data_type);
+        Request { direction, tag, address, bytes, data_type, timeout }
     }
 
     fn start(&self, other: Option<usize>, request: Request, done: Callback) {

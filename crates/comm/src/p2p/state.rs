@@ -51,6 +51,8 @@ pub(super) struct State {
     pub(super) group: GroupProgress,
     /// Pending operations that no thread waits for.
     pub(super) unattended: usize,
+    /// Frames were sent, taken or released since peers were woken.
+    has_news: bool,
     /// Always empty between calls; kept for its capacity.
     completed: Vec<(Op, Outcome)>,
 }
@@ -94,28 +96,58 @@ impl State {
             results: Vec::new(),
             group: GroupProgress::default(),
             unattended: 0,
+            has_news: false,
             completed: Vec::new(),
         }
     }
 
     /// Posts a send or a receive, and returns its number. A thread waits for it, unless it has a callback, which is taken if it was posted.
     pub(super) fn post(&mut self, request: Request, callback: &mut Option<Callback>) -> Result<u64, Error> {
+        if let Some((id, to)) = self.send_now(&request) {
+            match callback.take() {
+                Some(callback) => self.callbacks.push((callback, Ok(to))),
+                None => self.results.push((id, Ok(to))),
+            }
+            return Ok(id);
+        }
         let id = self.begin()?;
         let completion = callback.take().map_or(Completion::Waiter, Completion::Callback);
         self.unattended += usize::from(matches!(completion, Completion::Callback(_)));
-        self.post_op(request.begin(id, completion));
+        self.post_op(request.begin(id, Instant::now(), completion));
         Ok(id)
     }
 
-    /// Posts a send or a receive of a group.
-    pub(super) fn post_in_group(&mut self, request: Request) {
+    /// Posts a send or a receive of a group, which began when `began` says.
+    #[inline]
+    pub(super) fn post_in_group(&mut self, request: Request, began: impl FnOnce() -> Instant) {
+        if self.send_now(&request).is_some() {
+            return;
+        }
         match self.begin() {
             Ok(id) => {
                 self.group.pending += 1;
-                self.post_op(request.begin(id, Completion::Group));
+                self.post_op(request.begin(id, began(), Completion::Group));
             }
             Err(error) => drop(self.group.error.get_or_insert(error)),
         }
+    }
+
+    /// Sends a short message at once, without an operation, and returns its number and target. Nothing if it has to be posted.
+    #[inline]
+    fn send_now(&mut self, request: &Request) -> Option<(u64, usize)> {
+        let &Request { direction: Direction::SendTo(to), tag, address, bytes, data_type, .. } = request
+        else {
+            return None;
+        };
+        let link = self.links[to].as_mut()?;
+        if self.status.is_over() || self.status.has_left(to) || !link.has_room() {
+            return None;
+        }
+        let frame = self.protocol.send_now(to, tag, bytes, data_type)?;
+        // SAFETY: the sender's memory has as many bytes there, which are no more than a frame carries.
+        unsafe { link.send(frame, memory(address), bytes) };
+        self.has_news = true;
+        Some((frame.id, to))
     }
 
     fn begin(&mut self) -> Result<u64, Error> {
@@ -134,9 +166,14 @@ impl State {
                 make(self.protocol.send(op));
                 self.flush(to);
             }
-            Direction::ReceiveFrom(_) => {
+            Direction::ReceiveFrom(from) => {
                 make(self.protocol.receive(op));
-                self.flush_all();
+                // It may have taken a message that is here, or answered an offer.
+                self.has_news = true;
+                match from {
+                    Some(from) => self.flush(from),
+                    None => self.flush_all(),
+                }
             }
         }
         self.collect();
@@ -199,6 +236,9 @@ impl State {
     /// Reports credit, and wakes ranks for which something has changed.
     #[inline]
     pub(super) fn wake_peers(&mut self) {
+        if !std::mem::take(&mut self.has_news) && self.wires.is_none() {
+            return;
+        }
         for (rank, link) in self.links.iter_mut().enumerate() {
             let Some(link) = link else { continue };
             if let Some(taken) = self.protocol.credit_due(rank)
@@ -279,6 +319,7 @@ impl State {
                 }
             }
             link.next();
+            self.has_news = true;
         }
         true
     }
@@ -295,6 +336,7 @@ impl State {
             let Some(Transmit { frame, address, bytes }) = self.protocol.poll_transmit(to) else { return };
             // SAFETY: the sender's memory has as many bytes there, which are no more than a frame carries.
             unsafe { link.send(frame, memory(address), bytes) };
+            self.has_news = true;
         }
     }
 
@@ -309,6 +351,12 @@ impl State {
     /// Reports completions.
     #[inline]
     fn collect(&mut self) {
+        if self.protocol.has_completions() {
+            self.report_completions();
+        }
+    }
+
+    fn report_completions(&mut self) {
         let mut completed = std::mem::take(&mut self.completed);
         self.protocol.poll_completions(&mut completed);
         for (op, outcome) in completed.drain(..) {

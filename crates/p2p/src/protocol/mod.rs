@@ -244,7 +244,18 @@ impl<T> Protocol<T> {
     /// lock: an abort precedes the operations that it ends.
     #[inline]
     pub fn poll_completions(&mut self, into: &mut Vec<(PendingOp<T>, Outcome)>) {
-        into.append(&mut self.completions);
+        // Moves no operation, as long as the driver's list is empty.
+        if into.is_empty() {
+            std::mem::swap(into, &mut self.completions)
+        } else {
+            into.append(&mut self.completions)
+        }
+    }
+
+    /// Whether operations have completed since [`Protocol::poll_completions`].
+    #[inline]
+    pub fn has_completions(&self) -> bool {
+        !self.completions.is_empty()
     }
 
     /// Whether there are offers to pull.

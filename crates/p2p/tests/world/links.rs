@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use weftlink_p2p::{Frame, Kind, MESSAGE_COST, Payload};
 
-use super::memory::{key_of, read, write};
+use super::memory::{MEMORY, key_of, read, write};
 use super::{Happens, World};
 
 /// Drained of one link in a turn.
@@ -96,6 +96,24 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Sends a message without queueing it, if the protocol lets it. Returns whether it was sent.
+    pub(super) fn send_now(&mut self, key: usize, to: usize) -> Result<bool, String> {
+        let posted = self.operations[key].posted;
+        let (rank, bytes, depth) = (posted.rank, posted.bytes, self.shape.depth);
+        if to == rank || self.link(rank, to).frames.len() >= depth {
+            return Ok(false);
+        }
+        let protocol = &mut self.nodes[rank].protocol;
+        let Some(frame) = protocol.send_now(to, posted.tag, bytes, posted.data_type) else {
+            return Ok(false);
+        };
+        let payload = read(&self.operations, MEMORY * (key as u64 + 1), bytes)?.to_vec();
+        let link = self.link(rank, to);
+        link.eager = link.eager.wrapping_add(bytes as u32 + MESSAGE_COST);
+        self.put(rank, to, frame, payload);
+        Ok(true)
     }
 
     fn put(&mut self, from: usize, to: usize, frame: Frame, payload: Vec<u8>) {

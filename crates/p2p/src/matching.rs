@@ -62,6 +62,14 @@ impl<R, M> Matching<R, M> {
         self.messages.remove(at)
     }
 
+    /// Whether a message of this envelope would go to a receive of its pattern that is posted now: no receive and no message is before it.
+    #[inline]
+    pub(crate) fn is_next(&self, envelope: Envelope) -> bool {
+        let is_receive = |(pattern, _): &(Pattern, R)| pattern.matches(envelope);
+        let is_message = |(other, _): &(Envelope, M)| *other == envelope;
+        !self.receives.iter().any(is_receive) && !self.messages.iter().any(is_message)
+    }
+
     /// Keeps a receive until its message arrives.
     pub(crate) fn keep_receive(&mut self, pattern: Pattern, receive: R) {
         self.receives.push_back((pattern, receive));

@@ -26,9 +26,9 @@ use weftlink_shm::memory::SharedMemory;
 use weftlink_shm::sync::{AtomicUsize, Ordering};
 use weftlink_shm::wait::{AbortCode, Park, Waiter};
 
-use super::completion::Request;
+use super::completion::{Callback, Request};
 use super::ring::Bell;
-use super::state::State;
+use super::state::{Now, State};
 use crate::affinity;
 use crate::durations::{LAST_FLUSH, MESSAGE_CHECK, NAP};
 use crate::error::Error;
@@ -136,12 +136,13 @@ impl Inner {
     }
 
     /// Posts a send or a receive and drives until it completes.
-    pub(super) fn drive(
-        self: &Arc<Self>,
-        begin: impl FnOnce(&mut State) -> Result<u64, Error>,
-    ) -> Result<usize, Error> {
+    pub(super) fn drive(self: &Arc<Self>, request: Request) -> Result<usize, Error> {
         let mut shared = self.enter();
-        let id = begin(&mut shared.state)?;
+        if let Some(peer) = self.complete_now(&mut shared.state, &request) {
+            self.leave(shared);
+            return Ok(peer);
+        }
+        let id = shared.state.post(request, &mut None)?;
         let mut result = self.turn_held(&mut shared, |state| state.result(id));
         if result.is_none() {
             shared.drives();
@@ -183,12 +184,21 @@ impl Inner {
     pub(super) fn start_group(self: &Arc<Self>, requests: impl IntoIterator<Item = Request>) -> Group {
         let mut shared = self.enter();
         let mut began = None;
-        for request in requests {
-            shared.state.post_in_group(request, || *began.get_or_insert_with(Instant::now));
+        let mut requests = requests.into_iter().peekable();
+        while let Some(request) = requests.next() {
+            let now = match requests.peek() {
+                None => self.complete_now(&mut shared.state, &request).is_some(),
+                Some(_) => matches!(shared.state.complete_now(&request), Now::Done(_)),
+            };
+            if !now {
+                shared.state.post_in_group(request, || *began.get_or_insert_with(Instant::now));
+            }
         }
         shared.drives();
-        let is_over = |state: &mut State| (state.group.pending == 0).then_some(());
-        let _ = self.turn_held(&mut shared, is_over);
+        if shared.state.group.pending > 0 {
+            let is_over = |state: &mut State| (state.group.pending == 0).then_some(());
+            let _ = self.turn_held(&mut shared, is_over);
+        }
         let group = shared.group();
         self.leave(shared);
         group
@@ -240,6 +250,24 @@ impl Inner {
         }
     }
 
+    /// Completes a send or a receive without posting it, if that can be done in a moment. Returns the peer. Nothing else may be pending
+    /// while it waits for a message: only the link of that message is polled.
+    #[inline]
+    fn complete_now(&self, state: &mut State, request: &Request) -> Option<usize> {
+        for _ in 0..self.held_turns.max(1) {
+            match state.complete_now(request) {
+                Now::Done(peer) => return Some(peer),
+                Now::Never => return None,
+                Now::NotYet => {}
+            }
+            if !state.is_at_rest() || self.wanted.load(Ordering::Relaxed) > 0 {
+                return None;
+            }
+            state.wake_peers();
+        }
+        None
+    }
+
     /// Makes turns for a moment without releasing the lock, until there is a result, or another thread has something to do.
     #[inline]
     fn turn_held<T>(&self, shared: &mut Shared, result: impl Fn(&mut State) -> Option<T>) -> Option<T> {
@@ -260,14 +288,20 @@ impl Inner {
     /// Posts a send or a receive that nobody waits for.
     pub(super) fn start(
         self: &Arc<Self>,
-        begin: impl FnOnce(&mut State) -> Result<(), Error>,
+        request: Request,
+        callback: &mut Option<Callback>,
     ) -> Result<(), Error> {
         let mut shared = self.enter();
+        if let Now::Done(peer) = shared.state.complete_now(&request) {
+            shared.state.callbacks.extend(callback.take().map(|callback| (callback, Ok(peer))));
+            self.leave(shared);
+            return Ok(());
+        }
         if !shared.has_thread {
             self.start_thread()?;
             shared.has_thread = true;
         }
-        let begun = begin(&mut shared.state);
+        let begun = shared.state.post(request, callback).map(drop);
         if shared.state.has_pulls() {
             self.bell.ring(&self.waiter);
         }

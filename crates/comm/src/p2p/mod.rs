@@ -224,7 +224,7 @@ impl Endpoint {
     ) -> Result<(), Error> {
         self.check(Some(to))?;
         let request = self.request(Direction::SendTo(to), tag, address, bytes, timeout);
-        self.client.inner.drive(|state| state.post(request, &mut None)).map(|_| ())
+        self.client.inner.drive(request).map(|_| ())
     }
 
     /// [Receives](Endpoint::receive) into memory at an address.
@@ -241,7 +241,7 @@ impl Endpoint {
     ) -> Result<usize, Error> {
         self.check(from)?;
         let request = self.request(Direction::ReceiveFrom(from), tag, address, bytes, timeout);
-        self.client.inner.drive(|state| state.post(request, &mut None))
+        self.client.inner.drive(request)
     }
 
     /// Sends without blocking. `done` is called when the memory may be changed again: by the endpoint's thread, by another thread
@@ -310,8 +310,7 @@ impl Endpoint {
 
     fn start(&self, other: Option<usize>, request: Request, done: Callback) {
         let mut done = Some(done);
-        let post = |state: &mut State| state.post(request, &mut done).map(|_| ());
-        let posted = self.check(other).and_then(|()| self.client.inner.start(post));
+        let posted = self.check(other).and_then(|()| self.client.inner.start(request, &mut done));
         if let (Err(error), Some(done)) = (posted, done.take()) {
             done(Err(error));
         }

@@ -32,6 +32,16 @@ const WINDOW_BYTES: u32 = 1 << 20;
 /// Frames that are taken from one rank before the others have their turn.
 const FRAMES_MAX: usize = 16;
 
+/// Whether a send or a receive could complete without an operation.
+pub(super) enum Now {
+    /// It has, with this rank.
+    Done(usize),
+    /// Its message has not arrived.
+    NotYet,
+    /// It has to be posted.
+    Never,
+}
+
 /// Everything of an endpoint that its lock guards.
 pub(super) struct State {
     pub(super) status: PeerStatus,
@@ -103,13 +113,6 @@ impl State {
 
     /// Posts a send or a receive, and returns its number. A thread waits for it, unless it has a callback, which is taken if it was posted.
     pub(super) fn post(&mut self, request: Request, callback: &mut Option<Callback>) -> Result<u64, Error> {
-        if let Some((id, to)) = self.send_now(&request) {
-            match callback.take() {
-                Some(callback) => self.callbacks.push((callback, Ok(to))),
-                None => self.results.push((id, Ok(to))),
-            }
-            return Ok(id);
-        }
         let id = self.begin()?;
         let completion = callback.take().map_or(Completion::Waiter, Completion::Callback);
         self.unattended += usize::from(matches!(completion, Completion::Callback(_)));
@@ -120,9 +123,6 @@ impl State {
     /// Posts a send or a receive of a group, which began when `began` says.
     #[inline]
     pub(super) fn post_in_group(&mut self, request: Request, began: impl FnOnce() -> Instant) {
-        if self.send_now(&request).is_some() {
-            return;
-        }
         match self.begin() {
             Ok(id) => {
                 self.group.pending += 1;
@@ -132,22 +132,45 @@ impl State {
         }
     }
 
-    /// Sends a short message at once, without an operation, and returns its number and target. Nothing if it has to be posted.
+    /// Sends or receives a short message without posting an operation, if that can be done now. Returns the peer.
     #[inline]
-    fn send_now(&mut self, request: &Request) -> Option<(u64, usize)> {
-        let &Request { direction: Direction::SendTo(to), tag, address, bytes, data_type, .. } = request
-        else {
-            return None;
+    pub(super) fn complete_now(&mut self, request: &Request) -> Now {
+        let &Request { direction, tag, address, bytes, data_type, .. } = request;
+        let (Direction::SendTo(peer) | Direction::ReceiveFrom(Some(peer))) = direction else {
+            return Now::Never;
         };
-        let link = self.links[to].as_mut()?;
-        if self.status.is_over() || self.status.has_left(to) || !link.has_room() {
-            return None;
+        let Some(link) = self.links[peer].as_mut() else { return Now::Never };
+        if self.status.is_over() {
+            return Now::Never;
         }
-        let frame = self.protocol.send_now(to, tag, bytes, data_type)?;
-        // SAFETY: the sender's memory has as many bytes there, which are no more than a frame carries.
-        unsafe { link.send(frame, memory(address), bytes) };
+        if let Direction::SendTo(to) = direction {
+            if self.status.has_left(to) || !link.has_room() {
+                return Now::Never;
+            }
+            let Some(frame) = self.protocol.send_now(to, tag, bytes, data_type) else { return Now::Never };
+            // SAFETY: the sender's memory has as many bytes there, which are no more than a frame carries.
+            unsafe { link.send(frame, memory(address), bytes) };
+        } else {
+            let Some(frame) = link.arrived() else { return Now::NotYet };
+            let Some(frame) =
+                frame.filter(|frame| self.protocol.receive_now(peer, tag, bytes, data_type, frame))
+            else {
+                return Now::Never;
+            };
+            if bytes > 0 {
+                // SAFETY: the receiver's memory has as many bytes there.
+                unsafe { link.payload(&frame, memory(address), bytes) };
+            }
+            link.next();
+        }
         self.has_news = true;
-        Some((frame.id, to))
+        Now::Done(peer)
+    }
+
+    /// Whether no operation is pending.
+    #[inline]
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.protocol.is_at_rest()
     }
 
     fn begin(&mut self) -> Result<u64, Error> {

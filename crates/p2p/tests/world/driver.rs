@@ -26,11 +26,11 @@ impl World {
         operation.deadline = posted.timeout.map(|timeout| now + timeout);
         node.posted += 1;
         self.summary.operations += 1;
-        if let Direction::SendTo(to) = posted.direction
-            && key.is_multiple_of(2)
-            && self.send_now(key, to)?
+        if key.is_multiple_of(2)
+            && let Some(peer) = self.complete_now(key)?
         {
-            self.complete(rank, key, Outcome::Done(to))?;
+            self.complete(rank, key, Outcome::Done(peer))?;
+            self.transmit(rank)?;
             return self.finish(rank);
         }
         let node = &mut self.nodes[rank];

@@ -21,6 +21,7 @@ use super::Communicator;
 use crate::data::{Data, data_type_of};
 use crate::error::Error;
 use crate::p2p::{Endpoint, GroupMessage, address};
+use crate::shared::{RECORDED_POLLS, Shared};
 
 /// The messages of a rank in one group. See [`Communicator::group`].
 pub struct Group<'a> {
@@ -143,12 +144,22 @@ impl Communicator {
         let Some(Messages { endpoint, .. }) = &self.messages else { return Ok(()) };
         // SAFETY: the group borrows the memory until it is over, the receives' mutably.
         let mut in_flight = unsafe { endpoint.start_group(listed, self.options.deadline) }?;
-        let (reporter, call) = (&self.shared.stall_reporter, self.calls.wrapping_add(1));
+        let Shared { stall_reporter, recorder, .. } = &self.shared;
+        let (call, mut polls) = (self.calls.wrapping_add(1), 0_u32);
         let done = in_flight.wait(|waited, awaited| {
             let waiting = awaited.map_or(Waiting::Anything, |rank| Waiting::Message { from: rank as u32 });
-            reporter.warn(call, waited, &waiting);
+            stall_reporter.warn(call, waited, &waiting);
+            polls = polls.saturating_add(1);
+            if polls == RECORDED_POLLS {
+                recorder.wait_begins(call, None, waiting);
+            }
         });
-        reporter.clear();
+        if polls > 0 {
+            stall_reporter.clear();
+        }
+        if polls >= RECORDED_POLLS && done.is_ok() {
+            recorder.wait_of_group_ends();
+        }
         if let Err(error) = &done {
             // Messages that have not completed end with the communicator.
             let (_, first) = self.set_abort_word(reason_of(error));

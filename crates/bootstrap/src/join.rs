@@ -118,16 +118,9 @@ impl Driver<'_> {
             self.inputs.push_back(input);
         }
         if let Some(slot) = self.machine.slot() {
-            let (group, machine) = (slot.group, &self.machine);
-            let is_child = |introduction: &Introduction| {
-                matches!(introduction, Introduction::Link { group: theirs, from }
-                    if *theirs == group && machine.awaits(*from))
-            };
-            for (introduction, channel) in self.monitor.arrivals(is_child) {
-                if let Introduction::Link { from, .. } = introduction {
-                    self.children.push(self.monitor.link(from, channel));
-                    self.inputs.push_back(JoinInput::Child(from));
-                }
+            for link in self.monitor.children(slot.group, |rank| self.machine.awaits(rank)) {
+                self.inputs.push_back(JoinInput::Child(link.rank));
+                self.children.push(link);
             }
         }
         if self.machine.next_timeout().is_some_and(|when| when <= Instant::now()) {

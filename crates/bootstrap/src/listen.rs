@@ -148,16 +148,9 @@ impl Driver<'_> {
             }
         }
         self.take_arrivals();
-        let (group, machine) = (self.plan.group, &self.machine);
-        let is_child = |introduction: &Introduction| {
-            matches!(introduction, Introduction::Link { group: theirs, from }
-                if *theirs == group && machine.awaits(*from))
-        };
-        for (introduction, channel) in self.monitor.arrivals(is_child) {
-            if let Introduction::Link { from, .. } = introduction {
-                self.children.push(self.monitor.link(from, channel));
-                self.inputs.push_back(AdmitInput::Child(from));
-            }
+        for link in self.monitor.children(self.plan.group, |rank| self.machine.awaits(rank)) {
+            self.inputs.push_back(AdmitInput::Child(link.rank));
+            self.children.push(link);
         }
         if self.machine.next_timeout().is_some_and(|when| when <= Instant::now()) {
             self.inputs.push_back(AdmitInput::Timeout);

@@ -245,6 +245,16 @@ impl Monitor {
         taken.into()
     }
 
+    /// Links to the children of a group that have connected, of those that `awaits` names.
+    pub(super) fn children(&self, group: u64, awaits: impl Fn(u32) -> bool) -> Vec<Arc<Link>> {
+        let child = |introduction: &Introduction| match introduction {
+            Introduction::Link { group: theirs, from } if *theirs == group && awaits(*from) => Some(*from),
+            _ => None,
+        };
+        let arrived = self.arrivals(|introduction| child(introduction).is_some()).into_iter();
+        arrived.filter_map(|(introduction, channel)| Some(link(child(&introduction)?, channel))).collect()
+    }
+
     /// Writes to an eventfd whenever a connection has been accepted, for as long as the eventfd is there.
     pub(super) fn wake_on_arrival(&self, wake: &Arc<OwnedFd>) {
         let mut state = self.inner.state();

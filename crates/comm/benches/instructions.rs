@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(30);
 
 type Call = fn(&mut Communicator, &mut [f32]);
 
-const PATHS: [(&str, usize, Call); 7] = [
+const PATHS: [(&str, usize, Call); 9] = [
     ("all-reduce-8-bytes", 2, |comm, values| comm.all_reduce(values, Reduction::Sum).unwrap()),
     ("all-reduce-448-bytes", 112, |comm, values| comm.all_reduce(values, Reduction::Sum).unwrap()),
     ("all-reduce-4-kib", 1024, |comm, values| comm.all_reduce(values, Reduction::Sum).unwrap()),
@@ -28,6 +28,15 @@ const PATHS: [(&str, usize, Call); 7] = [
         comm.run(Request::new(&Collective::AllReduce, values).operation(Reduction::Sum)).unwrap();
     }),
     ("barrier", 0, |comm, _| comm.barrier().unwrap()),
+    ("send-receive-8-bytes", 4, |comm, values| {
+        let (mine, theirs) = values.split_at_mut(2);
+        comm.send_receive((&*mine, theirs), &[(0, 1), (1, 0)], 2).unwrap();
+    }),
+    ("group-8-bytes", 4, |comm, values| {
+        let peer = 1 - comm.rank();
+        let (mine, theirs) = values.split_at_mut(2);
+        comm.group(|group| group.send(peer, &*mine).and_then(|()| group.receive(peer, theirs))).unwrap();
+    }),
 ];
 
 fn main() {

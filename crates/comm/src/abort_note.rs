@@ -1,6 +1,6 @@
 //! The note that a rank writes into its departure line when it aborts a communicator on purpose.
 
-use weftlink_bootstrap::Reason;
+use weftlink_bootstrap::{Blame, BlameKind, Reason};
 use weftlink_shm::counter::Counter;
 use weftlink_shm::line::PAYLOAD_WORDS;
 use weftlink_shm::wait::Waiter;
@@ -17,9 +17,10 @@ pub(crate) fn ended_by(
     departures: &[Counter<'static>],
     rank: u32,
     call: u32,
+    blame: impl FnOnce(u32, BlameKind) -> Blame,
 ) -> Error {
     let (by, what) = purpose(waiter, departures, rank);
-    Error::Cancelled { call, rank, by, what }
+    Error::Cancelled { call, rank, by: blame(by, BlameKind::Aborted), what }
 }
 
 /// The rank that aborted the communicator on purpose, and what it did.

@@ -37,7 +37,8 @@ pub enum Error {
     Bootstrap(#[from] BootstrapError),
     /// Ranks make different calls. Fix the program: all ranks make the same calls in the same order.
     #[error(
-        "call #{call} does not match: rank {rank} calls {mine}, rank {other} calls {theirs}{}",
+        "call #{call} does not match: rank {rank} calls {mine}, rank {} calls {theirs}{}",
+        other.rank,
         if mine == theirs { ", with different counts or partners" } else { "" }
     )]
     Mismatch {
@@ -47,8 +48,8 @@ pub enum Error {
         rank: u32,
         /// The call of this rank.
         mine: String,
-        /// A rank that makes another call.
-        other: u32,
+        /// A rank that makes another call, with its host and process.
+        other: Blame,
         /// The call of that rank.
         theirs: String,
     },
@@ -69,18 +70,18 @@ pub enum Error {
         blamed: Vec<Blame>,
     },
     /// A rank left the communicator before the call was over: its program returned, failed or panicked. Look there.
-    #[error("call #{call} failed on rank {rank}: rank {left} left the communicator before the call was over")]
+    #[error("call #{call} failed on rank {rank}: rank {} left the communicator before the call was over", left.rank)]
     Left {
         /// The number of the call.
         call: u32,
         /// This rank.
         rank: u32,
-        /// The rank that left.
-        left: u32,
+        /// The rank that left, with its host and process.
+        left: Blame,
     },
     /// A rank's process ended. Look there; the others can shrink to the survivors.
     #[error(
-        "{name} died during call #{call}, {what}; rank {rank} had waited {:.1} s. To continue without it, call shrink()",
+        "{died} died during call #{call}, {what}; rank {rank} had waited {:.1} s. To continue without it, call shrink()",
         waited.as_secs_f64()
     )]
     Died {
@@ -90,23 +91,21 @@ pub enum Error {
         what: String,
         /// This rank.
         rank: u32,
-        /// The rank that died.
-        died: u32,
-        /// The same with its host and process.
-        name: String,
+        /// The rank that died, with its host and process.
+        died: Blame,
         /// How long this rank had waited when it learned of the death.
         waited: Duration,
     },
     /// The kernel does not let this rank read a peer's memory. With `errno` `ESRCH` the peer is gone: look there. Otherwise it may
     /// live: look at what restricts this process (seccomp, ptrace scope, another user).
-    #[error("call #{call}: rank {rank} cannot read the memory of rank {peer}: {error}")]
+    #[error("call #{call}: rank {rank} cannot read the memory of rank {}: {error}", peer.rank)]
     Unreadable {
         /// The number of the call.
         call: u32,
         /// This rank.
         rank: u32,
-        /// The rank whose memory it is.
-        peer: u32,
+        /// The rank whose memory it is, with its host and process.
+        peer: Blame,
         /// The system's error: its number, and in words.
         errno: i32,
         /// See `errno`.
@@ -154,14 +153,14 @@ pub enum Error {
         blamed: Vec<Blame>,
     },
     /// A rank ended the communicator on purpose: it cancelled a call, or its program aborted it. Look there for the reason.
-    #[error("call #{call} cancelled: rank {by} {what} (this ends the communicator on all ranks)")]
+    #[error("call #{call} cancelled: rank {} {what} (this ends the communicator on all ranks)", by.rank)]
     Cancelled {
         /// The number of the call that this rank was in, or would have made next.
         call: u32,
         /// This rank.
         rank: u32,
-        /// The rank that ended it.
-        by: u32,
+        /// The rank that ended it, with its host and process.
+        by: Blame,
         /// What it did.
         what: String,
     },
@@ -203,21 +202,21 @@ impl Error {
         Error::Failed { why: failure.why.clone(), blamed: failure.blamed.clone() }
     }
 
-    /// The ranks that caused this error, the first cause first: where to look. The rank that has the error is among them if it is
-    /// the cause itself. Empty if no rank is known to be, and for misuse.
+    /// The ranks that caused this error, the first cause first: where to look. Each has its process and, where ranks are on several
+    /// hosts, its host; only a rank that failed by itself ([`Error::System`], [`Error::Unfit`], [`Error::Panicked`]) is named by its
+    /// number alone. The rank that has the error is among them if it is the cause itself. Empty if no rank is known to be, and for misuse.
     pub fn blamed(&self) -> Vec<Blame> {
-        let one = |rank: &u32, kind| vec![Blame::new(*rank, kind)];
         match self {
             Error::Misuse(_) | Error::Refused(_) | Error::QueueFull { .. } => Vec::new(),
             Error::Bootstrap(error) => error.blamed(),
-            Error::Mismatch { other, .. } => one(other, BlameKind::Differs),
-            Error::Left { left, .. } => one(left, BlameKind::Left),
-            Error::Died { died, .. } => one(died, BlameKind::Died),
-            Error::Unreadable { peer, .. } => one(peer, BlameKind::Unreachable),
+            Error::Mismatch { other: blame, .. }
+            | Error::Left { left: blame, .. }
+            | Error::Died { died: blame, .. }
+            | Error::Unreadable { peer: blame, .. }
+            | Error::Cancelled { by: blame, .. } => vec![blame.clone()],
             Error::System { rank, .. } | Error::Unfit { rank, .. } | Error::Panicked { rank, .. } => {
-                one(rank, BlameKind::Failed)
+                vec![Blame::new(*rank, BlameKind::Failed)]
             }
-            Error::Cancelled { by, .. } => one(by, BlameKind::Aborted),
             Error::Deadline { blamed, .. }
             | Error::Broken { blamed, .. }
             | Error::Aborted { blamed, .. }

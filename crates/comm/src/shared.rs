@@ -314,7 +314,7 @@ pub(crate) fn awaited_ranks(names: &[String], direct: Option<u32>, roots: &[u32]
 }
 
 /// A wait enters the recorder after this many polls beyond spinning. Where ranks share cores and do not spin, most waits are over before.
-const RECORDED_POLLS: u32 = 4;
+pub(crate) const RECORDED_POLLS: u32 = 4;
 
 /// A wait, which enters the recorder once it takes long.
 pub(crate) struct WaitRecord<'a> {

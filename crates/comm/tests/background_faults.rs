@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use weftlink_comm::bootstrap::{Bootstrap, Network, Rendezvous, RendezvousAddress, Token};
 use weftlink_comm::{
-    Background, Communicator, DataType, Error, Handle, Operation, Options, RawBuffers, Reduction, Request,
-    while_waiting,
+    Background, Blame, Communicator, DataType, Error, Handle, Operation, Options, RawBuffers, Reduction,
+    Request, while_waiting,
 };
 use weftlink_plan::Collective;
 use weftlink_testkit::ports::Port;
@@ -132,7 +132,7 @@ fn all_ranks_learn_which_rank_cancelled() {
                 assert!(first.cancel());
             }
             let error = first.wait().unwrap_err();
-            assert!(matches!(error, Error::Cancelled { by: 2, .. }), "{error}");
+            assert!(matches!(error, Error::Cancelled { by: Blame { rank: 2, .. }, .. }), "{error}");
             assert!(error.to_string().contains(&wanted), "{error}");
             let error = second.wait().unwrap_err().to_string();
             assert!(error.contains(&wanted), "{error}");
@@ -190,7 +190,7 @@ fn an_abort_ends_running_and_later_calls() {
             }
             gate.wait();
             let error = start(&background).wait().unwrap_err();
-            assert!(matches!(error, Error::Cancelled { by: 1, .. }), "{error}");
+            assert!(matches!(error, Error::Cancelled { by: Blame { rank: 1, .. }, .. }), "{error}");
             assert!(
                 error.to_string().contains(" cancelled: rank 1 aborted: the loss is not a number"),
                 "{error}"
@@ -391,7 +391,10 @@ fn a_rank_that_leaves_is_named() {
             return;
         }
         let error = start(&background).wait().unwrap_err();
-        assert!(matches!(error, Error::Left { left: 1, .. } | Error::Aborted { .. }), "{error}");
+        assert!(
+            matches!(error, Error::Left { left: Blame { rank: 1, .. }, .. } | Error::Aborted { .. }),
+            "{error}"
+        );
     });
 }
 

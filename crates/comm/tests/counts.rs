@@ -180,7 +180,10 @@ fn disagree(place: Place, sizes: &[(usize, usize)]) {
                 assert!(matches!(after, Error::Failed { .. }), "{what}");
                 match error {
                     Error::Mismatch { rank: me, other, .. } => {
-                        assert!(rank < 2 && *me as usize == rank && *other as usize == 1 - rank, "{what}");
+                        assert!(
+                            rank < 2 && *me as usize == rank && other.rank as usize == 1 - rank,
+                            "{what}"
+                        );
                     }
                     // Aborted before it compared.
                     Error::Aborted { rank: me, .. } => assert!(*me as usize == rank, "{what}"),

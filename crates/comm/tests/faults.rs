@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use weftlink_comm::{BlameKind, Buffers, Communicator, Error, Operation, Options, Reduction, Request};
+use weftlink_comm::{Blame, BlameKind, Buffers, Communicator, Error, Operation, Options, Reduction, Request};
 use weftlink_plan::{Algorithm, Collective, verify};
 
 /// Long enough that only a real wait for nothing reaches it.
@@ -52,8 +52,8 @@ fn differing_counts_show_both_sides() {
                 let Error::Mismatch { mine, theirs, other, .. } = error else { panic!("{error}") };
                 assert!(mine.contains(&format!("of {} f32", counts[rank])), "{error}");
                 assert!(theirs.contains(&format!("of {} f32", counts[1 - rank])), "{error}");
-                assert_eq!(*other as usize, 1 - rank);
-                assert_eq!(blamed(error), [(*other, BlameKind::Differs)]);
+                assert_eq!(error.blamed(), std::slice::from_ref(other));
+                assert_eq!(*other, Blame::of(1 - rank, BlameKind::Differs, "", std::process::id()));
             }
         }
     }
@@ -209,7 +209,11 @@ fn departures_are_reported_at_once() {
             for error in [&errors[0], &errors[2]] {
                 let error = error.as_ref().unwrap();
                 assert!(
-                    matches!(error, Error::Left { left: 1, call: 3, .. } | Error::Aborted { call: 3, .. }),
+                    matches!(
+                        error,
+                        Error::Left { left: Blame { rank: 1, .. }, call: 3, .. }
+                            | Error::Aborted { call: 3, .. }
+                    ),
                     "{error}"
                 );
                 // Also on a rank that another one aborted.

@@ -9,7 +9,7 @@
 use std::sync::Barrier;
 use std::time::Duration;
 
-use weftlink_comm::{Buffers, Communicator, DataType, Error, Options, Reduction, Request};
+use weftlink_comm::{Blame, Buffers, Communicator, DataType, Error, Options, Reduction, Request};
 use weftlink_plan::Collective;
 
 /// Long enough that only a real wait for nothing reaches it.
@@ -130,7 +130,10 @@ fn departures_are_reported_at_once() {
                 let is_reported = matches!(error, Error::Left { .. } | Error::Aborted { .. });
                 assert!(is_reported, "{collective}, rank {rank}: {error}");
             }
-            let named = errors.iter().flatten().any(|error| matches!(error, Error::Left { left: 1, .. }));
+            let named = errors
+                .iter()
+                .flatten()
+                .any(|error| matches!(error, Error::Left { left: Blame { rank: 1, .. }, .. }));
             assert!(named, "{collective}: {errors:?}");
         }
     }

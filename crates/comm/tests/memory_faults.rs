@@ -164,7 +164,7 @@ fn rank_that_reads(role: &str) {
     say(&match made {
         Ok(()) if is_right => "right".to_owned(),
         Ok(()) => format!("wrong: {:?}", output.iter().find(|&&value| value != 1)),
-        Err(Error::Died { died, .. }) => format!("rank {died} died"),
+        Err(Error::Died { died, .. }) => format!("rank {} died", died.rank),
         Err(error) => format!("another error: {error}"),
     });
     wait_for_command();

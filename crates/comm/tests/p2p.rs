@@ -12,7 +12,7 @@ use std::time::Duration;
 use endpoints::{LONG, StartOwned, filled, on_communicators, on_ranks};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
-use weftlink_comm::{DataType, Endpoint, Error, MESSAGES_MAX, Reduction};
+use weftlink_comm::{Blame, DataType, Endpoint, Error, MESSAGES_MAX, Reduction};
 
 /// Lengths on either side of every change of protocol: in the line, in the ring, offered, in one piece and in many.
 const LENGTHS: [usize; 10] = [0, 1, 8, 32, 33, 1000, 16 << 10, (16 << 10) + 1, 100_000, (4 << 20) + 5];
@@ -168,7 +168,7 @@ fn receives_beyond_the_limit_are_refused() {
             // Rank 1 sends one and leaves. There is room for another receive again.
             waiting[0].recv().unwrap().unwrap();
             let error = endpoint.receive(Some(1), 2, &mut [], LONG).unwrap_err();
-            assert!(matches!(error, Error::Left { left: 1, .. }), "{error}");
+            assert!(matches!(error, Error::Left { left: Blame { rank: 1, .. }, .. }), "{error}");
         } else {
             comm.barrier().unwrap();
             endpoint.send(0, 1, &[], LONG).unwrap();
@@ -264,7 +264,10 @@ fn differing_types_fail_on_both_sides() {
                 let error =
                     endpoint.of_type(DataType::I32).receive(Some(0), tag, &mut got, LONG).unwrap_err();
                 let text = error.to_string();
-                assert!(matches!(error, Error::Mismatch { rank: 1, other: 0, .. }), "{text}");
+                assert!(
+                    matches!(error, Error::Mismatch { rank: 1, other: Blame { rank: 0, .. }, .. }),
+                    "{text}"
+                );
                 let (sends, receives) =
                     (format!("send of {} f32", bytes / 4), format!("receive of {} i32", bytes / 4));
                 assert!(text.contains(&sends) && text.contains(&receives), "{text}");
@@ -288,14 +291,20 @@ fn differing_lengths_fail_on_both_sides() {
                 assert_eq!(told.is_err(), sent > 16 << 10, "{sent} bytes");
                 if let Err(error) = told {
                     let text = error.to_string();
-                    assert!(matches!(error, Error::Mismatch { rank: 0, other: 1, .. }), "{text}");
+                    assert!(
+                        matches!(error, Error::Mismatch { rank: 0, other: Blame { rank: 1, .. }, .. }),
+                        "{text}"
+                    );
                     assert!(text.contains(&format!("send of {sent} bytes")), "{text}");
                     assert!(text.contains(&format!("receive of {wanted} bytes")), "{text}");
                 }
             } else {
                 let error = endpoint.receive(Some(0), tag, &mut vec![0; wanted], LONG).unwrap_err();
                 let text = error.to_string();
-                assert!(matches!(error, Error::Mismatch { rank: 1, other: 0, .. }), "{text}");
+                assert!(
+                    matches!(error, Error::Mismatch { rank: 1, other: Blame { rank: 0, .. }, .. }),
+                    "{text}"
+                );
                 assert!(text.contains(&format!("send of {sent} bytes with tag {tag} to rank 1")), "{text}");
                 assert!(
                     text.contains(&format!("receive of {wanted} bytes with tag {tag} from rank 0")),
@@ -410,7 +419,7 @@ fn a_rank_that_flushes_before_it_leaves_loses_nothing() {
         }
         // Sends to a rank that has left, or to oneself, do not count.
         let error = endpoint.send(0, 2, &[0; 100_000], LONG).unwrap_err();
-        assert!(matches!(error, Error::Left { left: 0, .. }), "{error}");
+        assert!(matches!(error, Error::Left { left: Blame { rank: 0, .. }, .. }), "{error}");
         let kept = endpoint.post_send(1, 3, vec![0; 1000]);
         assert!(endpoint.flush(Duration::ZERO));
         endpoint.receive(Some(1), 3, &mut [0; 1000], LONG).unwrap();

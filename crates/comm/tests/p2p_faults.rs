@@ -45,14 +45,14 @@ fn a_rendezvous_send_that_times_out_aborts_the_communicator() {
             let error = endpoint.send(1, 5, &[1; 100_000], SHORT).unwrap_err();
             let Error::Deadline { what, .. } = &error else { panic!("{error}") };
             assert!(what.starts_with("rank 1 (pid ") && what.ends_with("to receive 100000 bytes with tag 5"));
-            assert_eq!(error.blamed(), [Blame::new(1, BlameKind::Late)]);
+            assert_eq!(error.blamed(), [Blame::of(1, BlameKind::Late, "", std::process::id())]);
             gate.wait();
         } else {
             gate.wait();
             let error = endpoint.receive(Some(0), 5, &mut [0; 100_000], LONG).unwrap_err();
             assert!(matches!(error, Error::Aborted { by: 0, .. }), "{error}");
             // Rank 0 blames the rank that it waited for.
-            assert_eq!(error.blamed(), [Blame::new(1, BlameKind::Late)]);
+            assert_eq!(error.blamed(), [Blame::of(1, BlameKind::Late, "", std::process::id())]);
         }
         let error = endpoint.post_receive(None, 1, 4).recv().unwrap().unwrap_err();
         assert!(matches!(error, Error::Aborted { by: 0, .. }), "{error}");
@@ -116,12 +116,12 @@ fn a_rank_that_leaves_is_named_and_its_messages_arrive() {
         if comm.rank() == 0 {
             let waiting = endpoint.post_receive(Some(1), 2, 4);
             let error = waiting.recv().unwrap().unwrap_err();
-            assert!(matches!(error, Error::Left { left: 1, .. }), "{error}");
+            assert!(matches!(error, Error::Left { left: Blame { rank: 1, .. }, .. }), "{error}");
             let mut got = [0; 8];
             endpoint.receive(Some(1), 1, &mut got, LONG).unwrap();
             assert_eq!(&got, b"farewell");
             let error = endpoint.send(1, 1, &[1; 3], LONG).unwrap_err();
-            assert!(matches!(error, Error::Left { left: 1, .. }), "{error}");
+            assert!(matches!(error, Error::Left { left: Blame { rank: 1, .. }, .. }), "{error}");
             endpoint.send(2, 7, b"done", LONG).unwrap();
         } else {
             let mut got = vec![0; 50_000];
@@ -164,11 +164,11 @@ fn an_abort_ends_messages_too() {
             background.abort("enough");
         }
         let error = waiting.recv().unwrap().unwrap_err();
-        assert!(matches!(error, Error::Cancelled { by: 0, .. }), "{error}");
+        assert!(matches!(error, Error::Cancelled { by: Blame { rank: 0, .. }, .. }), "{error}");
         assert!(error.to_string().contains("enough"), "{error}");
-        assert!(matches!(sending.recv().unwrap(), Err(Error::Cancelled { by: 0, .. })));
+        assert!(matches!(sending.recv().unwrap(), Err(Error::Cancelled { by: Blame { rank: 0, .. }, .. })));
         let error = endpoint.send(0, 3, &[], LONG).unwrap_err();
-        assert!(matches!(error, Error::Cancelled { by: 0, .. }), "{error}");
+        assert!(matches!(error, Error::Cancelled { by: Blame { rank: 0, .. }, .. }), "{error}");
     });
 }
 
@@ -274,7 +274,7 @@ fn kill(child: &mut Child) {
 }
 
 fn is_death_of_1(error: &Error) -> bool {
-    matches!(error, Error::Died { died: 1, rank: 0, .. })
+    matches!(error, Error::Died { died: Blame { rank: 1, .. }, rank: 0, .. })
 }
 
 #[test]
@@ -349,7 +349,7 @@ fn the_death_of_a_process_in_the_middle_of_a_message_ends_it() {
 #[test]
 fn unreadable_messages_fail_on_both_sides() {
     const BYTES: usize = 1 << 20;
-    let is_unreadable = |error: &Error, by: u32| matches!(error, Error::Unreadable { rank, peer, .. } if *rank == by && *peer == 1 - by);
+    let is_unreadable = |error: &Error, by: u32| matches!(error, Error::Unreadable { rank, peer, .. } if *rank == by && peer.rank == 1 - by);
     let here = |endpoint: Endpoint, mut child: Child| {
         let mut said = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
         match said.find(|line| ["offered", "skipped"].contains(&line.as_str())).as_deref() {
@@ -403,7 +403,9 @@ fn the_death_of_a_third_rank_ends_messages_and_is_named() {
     };
     let is_death_of_2 = |error: &Error| {
         let blamed = error.blamed();
-        matches!(error, Error::Died { died: 2, .. }) && blamed == [Blame::new(2, BlameKind::Died)]
+        let [Blame { rank: 2, kind: BlameKind::Died, pid: Some(pid), .. }] = blamed[..] else { return false };
+        matches!(error, Error::Died { .. })
+            && error.to_string().starts_with(&format!("rank 2 (pid {pid}) died "))
     };
     if let Ok(role) = std::env::var(ROLE) {
         let (rank, place) = role.split_once(' ').unwrap();

@@ -135,12 +135,41 @@ fn pending_calls_can_be_inspected() {
 }
 
 #[test]
+fn pending_groups_can_be_inspected() {
+    let (mut zero, mut one) = two(64);
+    let recorder = zero.flight_recorder();
+    (zero, one) = both((zero, one), |comm| comm.group(|_| Ok(())).unwrap());
+    let before = zero.counters();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(move || {
+            let mut theirs = [0_u8; 3];
+            zero.group(|group| group.receive(1, &mut theirs)).unwrap();
+            assert_eq!(theirs, [7; 3]);
+            zero
+        });
+        let record = until(|| Some(recorder.record()).filter(|record| record.waiting.is_some()));
+        let waiting = record.waiting.as_ref().unwrap();
+        assert_eq!((waiting.what.as_str(), waiting.rank), ("a message", Some(1)));
+        let why = explain(&[record, one.flight_recorder().record()]);
+        let sentences = &why.jobs[0].sentences;
+        let expected = "Rank 0 waits for a message from rank 1 in a group of messages, for ";
+        assert!(sentences[0].starts_with(expected), "{sentences:?}");
+        one.group(|group| group.send(0, &[7_u8; 3])).unwrap();
+        let zero = waits.join().unwrap();
+        assert!(zero.flight_recorder().record().waiting.is_none());
+        assert_eq!(zero.counters(), before);
+    });
+}
+
+#[test]
 fn pending_allocations_can_be_inspected() {
     let (mut zero, mut one) = two(64);
     let recorder = zero.flight_recorder();
     std::thread::scope(|scope| {
         let waits = scope.spawn(move || zero.window::<f32>(10).map(|_| zero));
-        let record = until(|| Some(recorder.record()).filter(|record| record.waiting.is_some()));
+        // A record reads calls before waits, and may miss a call that begins meanwhile.
+        let is_there = |record: &Record| record.waiting.is_some() && !record.calls.is_empty();
+        let record = until(|| Some(recorder.record()).filter(is_there));
         let waiting = record.waiting.unwrap();
         assert_eq!(
             (waiting.call, waiting.what.as_str(), waiting.rank),

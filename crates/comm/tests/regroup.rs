@@ -8,7 +8,7 @@ use std::process::Child;
 use std::time::Duration;
 
 use weftlink_comm::bootstrap::{Bootstrap, BootstrapError, Network, Rendezvous, RendezvousAddress, Token};
-use weftlink_comm::{Communicator, Error, Options, Reduction};
+use weftlink_comm::{Blame, Communicator, Error, Options, Reduction};
 use weftlink_testkit::ports::reserved;
 use weftlink_testkit::processes::this_program;
 
@@ -111,7 +111,10 @@ fn survivors_continue() {
             return; // It leaves; the others find out in their next call.
         }
         let error = check(&mut comm, 3).unwrap_err();
-        assert!(matches!(error, Error::Left { left: 1, .. } | Error::Aborted { .. }), "{error}");
+        assert!(
+            matches!(error, Error::Left { left: Blame { rank: 1, .. }, .. } | Error::Aborted { .. }),
+            "{error}"
+        );
         let mut comm = comm.shrink().unwrap();
         assert_eq!(comm.origins(), [0, 2, 3]);
         check(&mut comm, 100).unwrap();
@@ -226,7 +229,7 @@ fn rank_below_one_that_leaves(role: &str) {
     match rank {
         0 => {
             let error = message(&mut comm).unwrap_err();
-            assert!(matches!(error, Error::Died { died: 3, .. }), "{error}");
+            assert!(matches!(error, Error::Died { died: Blame { rank: 3, .. }, .. }), "{error}");
         }
         3 => {
             std::thread::sleep(Duration::from_millis(dies_after_ms));
@@ -235,7 +238,10 @@ fn rank_below_one_that_leaves(role: &str) {
         // Ranks without a part in the call return at once, unless they learn of the death first.
         _ => {
             let made = message(&mut comm);
-            assert!(matches!(made, Ok(()) | Err(Error::Died { died: 3, .. })), "{made:?}");
+            assert!(
+                matches!(made, Ok(()) | Err(Error::Died { died: Blame { rank: 3, .. }, .. })),
+                "{made:?}"
+            );
         }
     }
 }
@@ -330,7 +336,7 @@ fn a_forked_child_does_not_hide_a_death() {
     let mut comm = Communicator::new(met(&of_host(&meeting, 1), 0), options()).unwrap();
     check(&mut comm, 3).unwrap();
     let error = check(&mut comm, 1).unwrap_err();
-    assert!(matches!(error, Error::Died { died: 1, .. }), "{error}");
+    assert!(matches!(error, Error::Died { died: Blame { rank: 1, .. }, .. }), "{error}");
     assert!(began.elapsed() < AMPLE / 2, "it was noticed when the child ended");
     child.wait().unwrap();
 }

@@ -225,6 +225,13 @@ impl LinkKind {
             }
         }
     }
+
+    /// Another spelling of [`LinkKind::id`], if there is one: `ib400` for `ndr`.
+    pub fn other_id(self) -> Option<String> {
+        let Self::Network { network, gbit } = self else { return None };
+        let (_, prefix) = NETWORK_IDS.iter().find(|(candidate, _)| *candidate == network)?;
+        Some(format!("{prefix}{gbit}")).filter(|id| *id != self.id())
+    }
 }
 
 /// A text is not the id of a link kind.
@@ -376,7 +383,9 @@ mod tests {
             kinds.extend([25, 100, 200, 400, 800].map(|gbit| LinkKind::Network { network, gbit }));
         }
         for kind in kinds {
-            assert_eq!(kind.id().parse(), Ok(kind), "{}", kind.id());
+            for id in kind.other_id().into_iter().chain([kind.id()]) {
+                assert_eq!(id.parse(), Ok(kind), "{id}");
+            }
         }
     }
 

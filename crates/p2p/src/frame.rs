@@ -88,8 +88,9 @@ impl Frame {
 
     /// A frame out of its words; nothing if no rank of this version can have written them.
     pub fn unpack([first, tag, id, a, b, c, d]: [u64; PAYLOAD_WORDS]) -> Option<Frame> {
-        let kinds = [Kind::Eager, Kind::Offer, Kind::Accept, Kind::Piece, Kind::Over, Kind::Taken];
-        let kind = kinds.into_iter().find(|kind| *kind as u64 == first & 0xff)?;
+        const KINDS: [Kind; 6] =
+            [Kind::Eager, Kind::Offer, Kind::Accept, Kind::Piece, Kind::Over, Kind::Taken];
+        let kind = *KINDS.get(((first & 0xff) as usize).wrapping_sub(1))?;
         let data_type = DataType::ALL.get(((first >> 8) as u8 as usize).wrapping_sub(1)).copied();
         Some(Frame { kind, bytes: first >> 16, data_type, tag, id, inline: [a, b, c, d] })
     }

@@ -46,7 +46,8 @@ impl<R, M> Matching<R, M> {
     /// Takes the posted receive that a message matches.
     pub(crate) fn receive_for(&mut self, envelope: Envelope) -> Option<R> {
         let at = self.receives.iter().position(|(pattern, _)| pattern.matches(envelope))?;
-        self.receives.remove(at).map(|(_, receive)| receive)
+        let taken = if at == 0 { self.receives.pop_front() } else { self.receives.remove(at) };
+        taken.map(|(_, receive)| receive)
     }
 
     /// Takes the unexpected message that a receive matches.
@@ -59,6 +60,14 @@ impl<R, M> Matching<R, M> {
             waiting.position(matches)?
         };
         self.messages.remove(at)
+    }
+
+    /// Whether a message of this envelope would go to a receive of its pattern that is posted now: no receive and no message is before it.
+    #[inline]
+    pub(crate) fn is_next(&self, envelope: Envelope) -> bool {
+        let is_receive = |(pattern, _): &(Pattern, R)| pattern.matches(envelope);
+        let is_message = |(other, _): &(Envelope, M)| *other == envelope;
+        !self.receives.iter().any(is_receive) && !self.messages.iter().any(is_message)
     }
 
     /// Keeps a receive until its message arrives.

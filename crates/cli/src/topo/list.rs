@@ -39,8 +39,9 @@ const SYSTEMS_NOTE: &str = "NIC rates are each way per port. A cluster: `weft to
                             parts: `--list links`, `--list gpus`, `--list switches`.";
 const LINKS_NOTE: &str = "Rates are each way per link (a PCIe slot of that width, a network port). \
                           Effective is what large GPU transfers get: NCCL's planning figures inside a host, fits to \
-                          published runs between hosts; plain TCP passes some 3.3 GB/s per NIC. Networks also have names with a rate in Gb/s: \
-                          ib100 (or edr), ib400 (ndr), roce50, eth40. `--json` has every source.";
+                          published runs between hosts; plain TCP passes some 3.3 GB/s per NIC. edr, hdr, ndr and xdr are also \
+                          ib100, ib200, ib400 and ib800; networks at other rates are named by their Gb/s: roce50, eth40. `--json` has \
+                          every source.";
 const SWITCHES_NOTE: &str = "The rate is each way over all ports of one chip.";
 const GPUS_NOTE: &str = "The link rate is each way per GPU over all its links. \
                          The slot is what the PCI function reports; gb10, gb200 and gb300 reach their CPU over C2C, and the slots of gb200 \
@@ -211,6 +212,9 @@ fn links_json() -> Value {
         }
         if let LinkKind::Network { gbit, .. } = spec.kind {
             value["gbit_per_s"] = json!(gbit);
+            if let Some(id) = spec.kind.other_id() {
+                value["also"] = json!(id);
+            }
         }
         (id, value)
     };

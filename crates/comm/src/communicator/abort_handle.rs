@@ -149,6 +149,7 @@ impl Communicator {
     /// The error of a call on a communicator that a rank has aborted on purpose.
     #[cold]
     pub(super) fn cancelled(&self, call: u32) -> Error {
-        ended_by(&self.shared.waiter, &self.shared.departures, self.rank as u32, call)
+        let blame = |rank, kind| self.bootstrap.blame(rank, kind);
+        ended_by(&self.shared.waiter, &self.shared.departures, self.rank as u32, call, blame)
     }
 }

@@ -176,14 +176,20 @@ impl Communicator {
         let expects = format!("{name} expecting {} from rank {from}", described(expected));
         let call = self.calls.wrapping_add(1);
         let [from, to] = [from, to].map(|rank| rank as u32);
-        let differ = |(rank, mine), (other, theirs)| Error::Mismatch { call, rank, mine, other, theirs };
+        // The other ranks cannot know which of the two is wrong.
+        let blamed = [from, to].map(|rank| self.bootstrap.blame(rank, BlameKind::Differs)).to_vec();
+        let differ = |(rank, mine), (other, theirs): (&Blame, _)| Error::Mismatch {
+            call,
+            rank,
+            mine,
+            other: other.clone(),
+            theirs,
+        };
         let (rank, reason) = (self.rank as u32, Reason::Counts.code());
         let error = match rank == from {
-            true => differ((from, sends), (to, expects)),
-            false => differ((to, expects), (from, sends)),
+            true => differ((from, sends), (&blamed[1], expects)),
+            false => differ((to, expects), (&blamed[0], sends)),
         };
-        // The other ranks cannot know which of the two is wrong.
-        let blamed = [from, to].map(|rank| Blame::new(rank, BlameKind::Differs)).to_vec();
         let failure = Failure { blamed, ..Failure::from(&error) };
         let first = self.shared.waiter.abort(AbortCode { rank, reason });
         self.bootstrap.give_up(&failure, first.rank, first.reason.get());

@@ -194,13 +194,20 @@ impl Evidence {
 
     fn mismatch(&self) -> Option<Error> {
         let Difference { call, mine, other, theirs } = self.mismatch.clone()?;
-        Some(Error::Mismatch { call, rank: self.rank, mine, other, theirs })
+        Some(Error::Mismatch {
+            call,
+            rank: self.rank,
+            mine,
+            other: self.blame(other, BlameKind::Differs),
+            theirs,
+        })
     }
 }
 
 /// A rank aborted the communicator on purpose. Everything that this rank noticed follows from that.
 fn cancelled(evidence: &Evidence) -> Option<Error> {
     let (by, what) = evidence.ended.clone()?;
+    let by = evidence.blame(by, BlameKind::Aborted);
     Some(Error::Cancelled { call: evidence.call, rank: evidence.rank, by, what })
 }
 
@@ -219,10 +226,10 @@ fn died(evidence: &Evidence) -> Option<Error> {
         return None;
     }
     let (rank, call, what) = (evidence.rank, evidence.call, evidence.what.clone());
-    let (died, name) = (evidence.first.rank, evidence.name(evidence.first.rank));
+    let died = evidence.blame(evidence.first.rank, BlameKind::Died);
     let waited =
         if let Stop::Aborted { waited, .. } = evidence.effective() { waited } else { Duration::ZERO };
-    Some(evidence.mismatch().unwrap_or(Error::Died { call, what, rank, died, name, waited }))
+    Some(evidence.mismatch().unwrap_or(Error::Died { call, what, rank, died, waited }))
 }
 
 /// A timeout. It names the ranks at the end of the chain of waits if they are known, and else the rank that this one waited for. If another
@@ -251,7 +258,7 @@ fn timed_out(evidence: &Evidence) -> Option<Error> {
 /// This rank saw that another left before the call was over.
 fn left(evidence: &Evidence) -> Option<Error> {
     let Stop::Left { rank: left } = evidence.effective() else { return None };
-    let (rank, call) = (evidence.rank, evidence.call);
+    let (rank, call, left) = (evidence.rank, evidence.call, evidence.blame(left, BlameKind::Left));
     Some(evidence.mismatch().unwrap_or(Error::Left { call, rank, left }))
 }
 
@@ -268,6 +275,7 @@ fn connection_broken(evidence: &Evidence) -> Option<Error> {
 fn unreadable(evidence: &Evidence) -> Option<Error> {
     let Stop::Unreadable { rank: peer, error: errno } = evidence.effective() else { return None };
     let error = std::io::Error::from_raw_os_error(errno).to_string();
+    let peer = evidence.blame(peer, BlameKind::Unreachable);
     Some(Error::Unreadable { call: evidence.call, rank: evidence.rank, peer, errno, error })
 }
 
@@ -275,6 +283,7 @@ fn unreadable(evidence: &Evidence) -> Option<Error> {
 fn left_says_another(evidence: &Evidence) -> Option<Error> {
     let Stop::Aborted { .. } = evidence.effective() else { return None };
     let left = evidence.left.filter(|_| evidence.is_first(Reason::Left))?;
+    let left = evidence.blame(left, BlameKind::Left);
     Some(Error::Left { call: evidence.call, rank: evidence.rank, left })
 }
 

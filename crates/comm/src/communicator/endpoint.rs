@@ -45,7 +45,7 @@ impl Communicator {
             control: Arc::clone(&self.control),
             waiters: [self.shared.waiter, self.waiter_beside()],
             departures: self.shared.departures.clone(),
-            names: self.shared.stall_reporter.names.clone(),
+            identities: self.identities(),
             processes: self.shared.processes.clone(),
             pulls,
             copy: self.shared.copy,

@@ -119,6 +119,7 @@ impl Communicator {
     /// The error that shows it.
     pub(super) fn mismatch(&self, call: &Call<'_>) -> Option<Error> {
         let Difference { call, mine, other, theirs } = self.difference(call)?;
+        let other = self.bootstrap.blame(other, BlameKind::Differs);
         Some(Error::Mismatch { call, rank: self.rank as u32, mine, other, theirs })
     }
 
@@ -150,9 +151,8 @@ impl Communicator {
 
     /// The error of a call that cannot be made because a rank has died.
     pub(super) fn died(&self, call: &Call<'_>, died: u32, waited: Duration) -> Error {
-        let name = self.bootstrap.name(died as usize);
-        let what = call.header.to_string();
-        Error::Died { call: call.number, what, rank: self.rank as u32, died, name, waited }
+        let (what, died) = (call.header.to_string(), self.bootstrap.blame(died, BlameKind::Died));
+        Error::Died { call: call.number, what, rank: self.rank as u32, died, waited }
     }
 
     /// Waits for the report that a rank has died or was lost, which is most likely if its memory or its connection is gone.

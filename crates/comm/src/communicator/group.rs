@@ -11,6 +11,7 @@
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
+use std::mem::take;
 
 use weftlink_bootstrap::Reason;
 use weftlink_p2p::{Direction, MESSAGES_MAX};
@@ -19,7 +20,8 @@ use weftlink_recorder::waiting::Waiting;
 use super::Communicator;
 use crate::data::{Data, data_type_of};
 use crate::error::Error;
-use crate::p2p::{Endpoint, GroupMessage};
+use crate::p2p::{Endpoint, GroupMessage, address};
+use crate::shared::{RECORDED_POLLS, Shared};
 
 /// The messages of a rank in one group. See [`Communicator::group`].
 pub struct Group<'a> {
@@ -35,6 +37,8 @@ pub(super) struct Messages {
     /// By rank: messages to it and from it so far.
     sent: Vec<u64>,
     received: Vec<u64>,
+    /// Empty between groups; kept for its capacity.
+    listed: Vec<GroupMessage>,
 }
 
 impl<'a> Group<'a> {
@@ -45,21 +49,21 @@ impl<'a> Group<'a> {
 
     /// Sends elements to a rank, which may be this one.
     pub fn send<T: Data>(&mut self, to: usize, elements: &'a [T]) -> Result<(), Error> {
-        let address = elements.as_ptr().cast_mut().cast();
+        let address = address(elements.as_ptr().cast());
         self.add::<T>(to, Direction::SendTo(to), address, size_of_val(elements))
     }
 
     /// Receives elements from a rank: the next ones that it sends to this rank in a group.
     pub fn receive<T: Data>(&mut self, from: usize, elements: &'a mut [T]) -> Result<(), Error> {
-        let bytes = size_of_val(elements);
-        self.add::<T>(from, Direction::ReceiveFrom(Some(from)), elements.as_mut_ptr().cast(), bytes)
+        let (address, bytes) = (address(elements.as_mut_ptr().cast()), size_of_val(elements));
+        self.add::<T>(from, Direction::ReceiveFrom(Some(from)), address, bytes)
     }
 
     fn add<T: Data>(
         &mut self,
         peer: usize,
         direction: Direction,
-        address: *mut u8,
+        address: u64,
         bytes: usize,
     ) -> Result<(), Error> {
         if peer >= self.size {
@@ -110,20 +114,26 @@ impl Communicator {
     ) -> Result<R, Error> {
         self.usable()?;
         let (rank, size) = (self.rank, self.size);
-        let mut group = Group { rank, size, messages: Vec::new(), memory: PhantomData };
+        let messages = self.messages.as_mut().map_or_else(Vec::new, |messages| take(&mut messages.listed));
+        let mut group = Group { rank, size, messages, memory: PhantomData };
         let listed = list(&mut group)?;
         if self.messages.is_none() {
             let endpoint = self.endpoint_of_groups()?;
-            self.messages = Some(Messages { endpoint, sent: vec![0; size], received: vec![0; size] });
+            let [sent, received] = [vec![0; size], vec![0; size]];
+            self.messages = Some(Messages { endpoint, sent, received, listed: Vec::new() });
         }
-        self.exchange(group.messages)?;
+        self.exchange(&mut group.messages)?;
+        if let Some(messages) = &mut self.messages {
+            group.messages.clear();
+            messages.listed = group.messages;
+        }
         Ok(listed)
     }
 
     /// Moves the messages of a group.
-    fn exchange(&mut self, mut listed: Vec<GroupMessage>) -> Result<(), Error> {
+    fn exchange(&mut self, listed: &mut [GroupMessage]) -> Result<(), Error> {
         let Some(messages) = self.messages.as_mut().filter(|_| !listed.is_empty()) else { return Ok(()) };
-        for message in &mut listed {
+        for message in &mut *listed {
             let number = match message.direction {
                 Direction::SendTo(to) => &mut messages.sent[to],
                 Direction::ReceiveFrom(from) => &mut messages.received[from.unwrap_or(0)],
@@ -131,15 +141,25 @@ impl Communicator {
             *number += 1;
             message.number = *number;
         }
-        let endpoint = messages.endpoint.clone();
+        let Some(Messages { endpoint, .. }) = &self.messages else { return Ok(()) };
         // SAFETY: the group borrows the memory until it is over, the receives' mutably.
-        let in_flight = unsafe { endpoint.start_group(listed, self.options.deadline) }?;
-        let (reporter, call) = (&self.shared.stall_reporter, self.calls.wrapping_add(1));
+        let mut in_flight = unsafe { endpoint.start_group(listed, self.options.deadline) }?;
+        let Shared { stall_reporter, recorder, .. } = &self.shared;
+        let (call, mut polls) = (self.calls.wrapping_add(1), 0_u32);
         let done = in_flight.wait(|waited, awaited| {
             let waiting = awaited.map_or(Waiting::Anything, |rank| Waiting::Message { from: rank as u32 });
-            reporter.warn(call, waited, &waiting);
+            stall_reporter.warn(call, waited, &waiting);
+            polls = polls.saturating_add(1);
+            if polls == RECORDED_POLLS {
+                recorder.wait_begins(call, None, waiting);
+            }
         });
-        reporter.clear();
+        if polls > 0 {
+            stall_reporter.clear();
+        }
+        if polls >= RECORDED_POLLS && done.is_ok() {
+            recorder.wait_of_group_ends();
+        }
         if let Err(error) = &done {
             // Messages that have not completed end with the communicator.
             let (_, first) = self.set_abort_word(reason_of(error));

@@ -15,14 +15,20 @@ impl Identities {
     /// The ranks that an error of the communicator blames, as [`Error::blamed`] lists them, each with its process and, where ranks are on
     /// several hosts, its host.
     pub fn blamed(&self, error: &Error) -> Vec<Blame> {
-        let complete = |mut blame: Blame| {
-            if let Some(known) = self.0.get(blame.rank as usize) {
-                blame.host = blame.host.or_else(|| known.host.clone());
-                blame.pid = blame.pid.or(known.pid);
-            }
-            blame
-        };
-        error.blamed().into_iter().map(complete).collect()
+        error.blamed().into_iter().map(|blame| self.complete(blame)).collect()
+    }
+
+    /// A rank that is blamed for something.
+    pub(crate) fn blame(&self, rank: u32, kind: BlameKind) -> Blame {
+        self.complete(Blame::new(rank, kind))
+    }
+
+    fn complete(&self, mut blame: Blame) -> Blame {
+        if let Some(known) = self.0.get(blame.rank as usize) {
+            blame.host = blame.host.or_else(|| known.host.clone());
+            blame.pid = blame.pid.or(known.pid);
+        }
+        blame
     }
 }
 

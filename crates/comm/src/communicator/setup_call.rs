@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weftlink_bootstrap::{Bootstrap, BootstrapError, Failure, Reason, is_on_purpose};
+use weftlink_bootstrap::{BlameKind, Bootstrap, BootstrapError, Failure, Reason, is_on_purpose};
 use weftlink_plan::Collective;
 use weftlink_recorder::header::Header;
 use weftlink_recorder::waiting::Waiting;
@@ -87,6 +87,7 @@ impl Communicator {
             of_call.unwrap_or(purpose.trim_start_matches("weft: ")).to_owned()
         };
         let (mine, theirs) = (described(purpose), described(&other.purpose));
-        Error::Mismatch { call, rank: self.rank as u32, mine, other: other.rank as u32, theirs }
+        let other = self.bootstrap.blame(other.rank as u32, BlameKind::Differs);
+        Error::Mismatch { call, rank: self.rank as u32, mine, other, theirs }
     }
 }

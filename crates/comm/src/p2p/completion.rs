@@ -36,7 +36,7 @@ pub(super) struct GroupProgress {
 pub(super) struct Request {
     pub(super) direction: Direction,
     pub(super) tag: u64,
-    pub(super) address: *mut u8,
+    pub(super) address: u64,
     pub(super) bytes: usize,
     pub(super) data_type: Option<DataType>,
     pub(super) timeout: Duration,
@@ -44,12 +44,16 @@ pub(super) struct Request {
 
 impl Request {
     /// The operation that it becomes.
-    pub(super) fn begin(self, id: u64, completion: Completion) -> Op {
+    pub(super) fn begin(self, id: u64, began: Instant, completion: Completion) -> Op {
         let Request { direction, tag, address, bytes, data_type, timeout } = self;
-        let (address, began) = (address.expose_provenance() as u64, Instant::now());
         let deadline = began.checked_add(timeout);
         PendingOp { id, direction, tag, address, bytes, data_type, began, deadline, completion }
     }
+}
+
+/// The address of a caller's memory.
+pub(crate) fn address(memory: *const u8) -> u64 {
+    memory.expose_provenance() as u64
 }
 
 /// The caller's memory at an address of an operation.

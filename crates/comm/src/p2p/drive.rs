@@ -26,13 +26,16 @@ use weftlink_shm::memory::SharedMemory;
 use weftlink_shm::sync::{AtomicUsize, Ordering};
 use weftlink_shm::wait::{AbortCode, Park, Waiter};
 
-use super::completion::Request;
+use super::completion::{Callback, Request};
 use super::ring::Bell;
-use super::state::State;
+use super::state::{Now, State};
 use crate::affinity;
 use crate::durations::{LAST_FLUSH, MESSAGE_CHECK, NAP};
 use crate::error::Error;
 
+/// Turns that a thread makes under the lock after it has posted: most messages are answered at once, and releasing the lock, locking it
+/// and waking others take as long as a message.
+const HELD_TURNS_MAX: u32 = 64;
 /// Naps in a row while no other thread drives.
 const NAPS_MAX: usize = 40;
 
@@ -52,8 +55,21 @@ pub(super) struct Inner {
     /// For threads in blocking calls, and for the endpoint's thread.
     waiter: Waiter<'static>,
     thread_waiter: Waiter<'static>,
+    held_turns: u32,
     /// Unmapped last: all lines are in it.
     _memory: [Arc<SharedMemory>; 2],
+}
+
+/// How far a group is.
+pub(super) enum Group {
+    /// Operations are pending, and none has failed.
+    Pending,
+    /// All operations have completed.
+    Done,
+    /// All operations have completed, and the first to fail had this error.
+    Failed(Error),
+    /// The same, but operations are pending.
+    Failing(Error),
 }
 
 struct Shared {
@@ -79,6 +95,8 @@ impl Inner {
         let [waiter, thread_waiter] =
             waiters.map(|waiter| waiter.within(Duration::MAX).counted_by(bell.asleep));
         let watched = state.wires.as_ref().map(|wires| wires.watched());
+        // A turn with connections makes system calls.
+        let held_turns = if watched.is_some() { 0 } else { waiter.policy().spins.clamp(1, HELD_TURNS_MAX) };
         let rank = state.status.rank as u32;
         let shared = Shared {
             state,
@@ -100,6 +118,7 @@ impl Inner {
             watched,
             waiter,
             thread_waiter,
+            held_turns,
             _memory: memory,
         }
     }
@@ -117,13 +136,14 @@ impl Inner {
     }
 
     /// Posts a send or a receive and drives until it completes.
-    pub(super) fn drive(
-        self: &Arc<Self>,
-        begin: impl FnOnce(&mut State) -> Result<u64, Error>,
-    ) -> Result<usize, Error> {
+    pub(super) fn drive(self: &Arc<Self>, request: Request) -> Result<usize, Error> {
         let mut shared = self.enter();
-        let id = begin(&mut shared.state)?;
-        let mut result = shared.state.result(id);
+        if let Some(peer) = self.complete_now(&mut shared.state, &request) {
+            self.leave(shared);
+            return Ok(peer);
+        }
+        let id = shared.state.post(request, &mut None)?;
+        let mut result = self.turn_held(&mut shared, |state| state.result(id));
         if result.is_none() {
             shared.drives();
         }
@@ -159,31 +179,48 @@ impl Inner {
         is_over()
     }
 
-    /// Posts the sends and receives of a group. [`Inner::end_group`] must follow before their memory is used for anything else.
-    pub(super) fn start_group(self: &Arc<Self>, requests: impl IntoIterator<Item = Request>) {
+    /// Posts the sends and receives of a group. If operations are pending afterwards, [`Inner::drive_group`] or [`Inner::end_group`] must
+    /// complete them before their memory is used for anything else.
+    pub(super) fn start_group(self: &Arc<Self>, requests: impl IntoIterator<Item = Request>) -> Group {
         let mut shared = self.enter();
-        requests.into_iter().for_each(|request| shared.state.post_in_group(request));
+        let mut began = None;
+        let mut requests = requests.into_iter().peekable();
+        while let Some(request) = requests.next() {
+            let now = match requests.peek() {
+                None => self.complete_now(&mut shared.state, &request).is_some(),
+                Some(_) => matches!(shared.state.complete_now(&request), Now::Done(_)),
+            };
+            if !now {
+                shared.state.post_in_group(request, || *began.get_or_insert_with(Instant::now));
+            }
+        }
         shared.drives();
+        if shared.state.group.pending > 0 {
+            let is_over = |state: &mut State| (state.group.pending == 0).then_some(());
+            let _ = self.turn_held(&mut shared, is_over);
+        }
+        let group = shared.group();
         self.leave(shared);
+        group
     }
 
     /// Drives until all operations of the group have completed, or one has failed. `doubt` is called now and then with the time waited and
     /// a rank that is waited for.
-    pub(super) fn drive_group(self: &Arc<Self>, mut doubt: impl FnMut(Duration, Option<usize>)) {
-        self.turn_until(
-            |state| state.group.pending == 0 || state.group.error.is_some(),
-            |waited| doubt(waited, self.enter().state.awaited()),
-        );
+    pub(super) fn drive_group(self: &Arc<Self>, mut doubt: impl FnMut(Duration, Option<usize>)) -> Group {
+        let is_over = |shared: &mut Shared| match shared.group() {
+            Group::Pending => None,
+            group => Some(group),
+        };
+        self.turn_until(is_over, |waited| doubt(waited, self.enter().state.awaited()))
     }
 
-    /// Drives until all operations of the group have completed, which an abort of the communicator hastens, and returns its first error.
-    pub(super) fn end_group(self: &Arc<Self>) -> Option<Error> {
-        self.turn_until(|state| state.group.pending == 0, |_| ());
-        let mut shared = self.enter();
-        shared.drivers -= 1;
-        let error = shared.state.group.error.take();
-        self.leave(shared);
-        error
+    /// Drives until all operations of the group have completed, which an abort of the communicator hastens.
+    pub(super) fn end_group(self: &Arc<Self>) {
+        let is_over = |shared: &mut Shared| match shared.group() {
+            Group::Done | Group::Failed(_) => Some(()),
+            Group::Pending | Group::Failing(_) => None,
+        };
+        self.turn_until(is_over, |_| ());
     }
 
     /// Aborts the communicator, if no rank has.
@@ -192,36 +229,79 @@ impl Inner {
         self.waiter.abort(AbortCode { rank: self.rank, reason: reason.code() });
     }
 
-    /// The first error of the group.
-    pub(super) fn group_error(&self) -> Option<Error> {
-        self.enter().state.group.error.clone()
-    }
-
-    fn turn_until(self: &Arc<Self>, is_over: impl Fn(&State) -> bool, mut doubt: impl FnMut(Duration)) {
-        let mut is_done = is_over(&self.enter().state);
-        while !is_done {
+    fn turn_until<T>(
+        self: &Arc<Self>,
+        result: impl Fn(&mut Shared) -> Option<T>,
+        mut doubt: impl FnMut(Duration),
+    ) -> T {
+        let mut seen = None;
+        loop {
             let poll = || {
-                is_done = self.turn(|shared| is_over(&shared.state)) == Some(true);
-                if is_done { Poll::Ready } else { Poll::Pending }
+                seen = self.turn(&result).flatten();
+                if seen.is_some() { Poll::Ready } else { Poll::Pending }
             };
             let _ = self.waiter.wait_with_check(self.on(), poll, |waited| {
                 doubt(waited);
                 self.check()
             });
+            if let Some(seen) = seen {
+                return seen;
+            }
         }
+    }
+
+    /// Completes a send or a receive without posting it, if that can be done in a moment. Returns the peer. Nothing else may be pending
+    /// while it waits for a message: only the link of that message is polled.
+    #[inline]
+    fn complete_now(&self, state: &mut State, request: &Request) -> Option<usize> {
+        for _ in 0..self.held_turns.max(1) {
+            match state.complete_now(request) {
+                Now::Done(peer) => return Some(peer),
+                Now::Never => return None,
+                Now::NotYet => {}
+            }
+            if !state.is_at_rest() || self.wanted.load(Ordering::Relaxed) > 0 {
+                return None;
+            }
+            state.wake_peers();
+        }
+        None
+    }
+
+    /// Makes turns for a moment without releasing the lock, until there is a result, or another thread has something to do.
+    #[inline]
+    fn turn_held<T>(&self, shared: &mut Shared, result: impl Fn(&mut State) -> Option<T>) -> Option<T> {
+        let state = &mut shared.state;
+        for _ in 0..self.held_turns {
+            if let Some(result) = result(state) {
+                return Some(result);
+            }
+            state.wake_peers();
+            if self.wanted.load(Ordering::Relaxed) > 0 || state.has_pulls() || !state.callbacks.is_empty() {
+                break;
+            }
+            state.turn();
+        }
+        result(state)
     }
 
     /// Posts a send or a receive that nobody waits for.
     pub(super) fn start(
         self: &Arc<Self>,
-        begin: impl FnOnce(&mut State) -> Result<(), Error>,
+        request: Request,
+        callback: &mut Option<Callback>,
     ) -> Result<(), Error> {
         let mut shared = self.enter();
+        if let Now::Done(peer) = shared.state.complete_now(&request) {
+            shared.state.callbacks.extend(callback.take().map(|callback| (callback, Ok(peer))));
+            self.leave(shared);
+            return Ok(());
+        }
         if !shared.has_thread {
             self.start_thread()?;
             shared.has_thread = true;
         }
-        let begun = begin(&mut shared.state);
+        let begun = shared.state.post(request, callback).map(drop);
         if shared.state.has_pulls() {
             self.bell.ring(&self.waiter);
         }
@@ -403,6 +483,20 @@ impl Shared {
     fn drives(&mut self) {
         self.drivers += 1;
         self.driven += 1;
+    }
+
+    /// How far the group is. With its last operation, the thread stops.
+    #[inline]
+    fn group(&mut self) -> Group {
+        let group = &mut self.state.group;
+        match (group.pending, &group.error) {
+            (0, _) => {
+                self.drivers -= 1;
+                group.error.take().map_or(Group::Done, Group::Failed)
+            }
+            (_, Some(error)) => Group::Failing(error.clone()),
+            (_, None) => Group::Pending,
+        }
     }
 
     /// The result for which a thread has been driving; with it, the thread stops.

@@ -47,6 +47,7 @@ use weftlink_shm::counter::Counter;
 use weftlink_shm::memory::SharedMemory;
 use weftlink_shm::wait::Waiter;
 
+pub(crate) use completion::address;
 use completion::{Callback, Request};
 use drive::Inner;
 pub(crate) use in_flight::GroupMessage;
@@ -58,6 +59,7 @@ use ring::{Bell, Ring};
 use state::State;
 use wire::Wires;
 
+use crate::communicator::Identities;
 use crate::error::Error;
 use crate::transport::cma::Process;
 
@@ -96,7 +98,7 @@ pub(crate) struct Parts {
     /// For threads of the caller, and for the endpoint's.
     pub(crate) waiters: [Waiter<'static>; 2],
     pub(crate) departures: Vec<Counter<'static>>,
-    pub(crate) names: Vec<String>,
+    pub(crate) identities: Identities,
     pub(crate) processes: Vec<Process>,
     pub(crate) pulls: Option<PullPolicy>,
     /// The kernel that copies memory.
@@ -133,7 +135,7 @@ impl Endpoint {
             control,
             waiters,
             departures,
-            names,
+            identities,
             processes,
             pulls,
             copy,
@@ -167,7 +169,7 @@ impl Endpoint {
         let bell = Bell::of(&memory, &layout, own_place);
         let ended_at = Cell::new(None);
         let waiter = waiters[0];
-        let status = PeerStatus { rank, waiter, departures, names, notify, abort_cause, ended_at };
+        let status = PeerStatus { rank, waiter, departures, identities, notify, abort_cause, ended_at };
         let state = State::new(status, (links, wires), pulls, processes);
         let inner = Arc::new(Inner::new(state, bell, waiters, [Arc::new(memory), control]));
         Ok(Endpoint { client: Arc::new(Client { inner, rank, size: hosts.len() }), data_type: None })
@@ -221,8 +223,8 @@ impl Endpoint {
         timeout: Duration,
     ) -> Result<(), Error> {
         self.check(Some(to))?;
-        let request = self.request(Direction::SendTo(to), tag, address.cast_mut(), bytes, timeout);
-        self.client.inner.drive(|state| state.post(request, &mut None)).map(|_| ())
+        let request = self.request(Direction::SendTo(to), tag, address, bytes, timeout);
+        self.client.inner.drive(request).map(|_| ())
     }
 
     /// [Receives](Endpoint::receive) into memory at an address.
@@ -239,7 +241,7 @@ impl Endpoint {
     ) -> Result<usize, Error> {
         self.check(from)?;
         let request = self.request(Direction::ReceiveFrom(from), tag, address, bytes, timeout);
-        self.client.inner.drive(|state| state.post(request, &mut None))
+        self.client.inner.drive(request)
     }
 
     /// Sends without blocking. `done` is called when the memory may be changed again: by the endpoint's thread, by another thread
@@ -257,7 +259,7 @@ impl Endpoint {
         done: impl FnOnce(Result<(), Error>) + Send + 'static,
     ) {
         let done = move |result: Result<usize, Error>| done(result.map(|_| ()));
-        let request = self.request(Direction::SendTo(to), tag, address.cast_mut(), bytes, timeout);
+        let request = self.request(Direction::SendTo(to), tag, address, bytes, timeout);
         self.start(Some(to), request, Box::new(done));
     }
 
@@ -298,17 +300,17 @@ impl Endpoint {
         &self,
         direction: Direction,
         tag: u64,
-        address: *mut u8,
+        memory: *const u8,
         bytes: usize,
         timeout: Duration,
     ) -> Request {
-        Request { direction, tag, address, bytes, data_type: self.data_type, timeout }
+        let (address, data_type) = (address(memory), self.data_type);
+        Request { direction, tag, address, bytes, data_type, timeout }
     }
 
     fn start(&self, other: Option<usize>, request: Request, done: Callback) {
         let mut done = Some(done);
-        let post = |state: &mut State| state.post(request, &mut done).map(|_| ());
-        let posted = self.check(other).and_then(|()| self.client.inner.start(post));
+        let posted = self.check(other).and_then(|()| self.client.inner.start(request, &mut done));
         if let (Err(error), Some(done)) = (posted, done.take()) {
             done(Err(error));
         }

@@ -12,6 +12,7 @@ use weftlink_shm::wait::{AbortCode, Waiter};
 
 use super::completion::{Op, described, tag_of};
 use crate::abort_note::ended_by;
+use crate::communicator::Identities;
 use crate::durations::{ABORT_CAUSE, CAUSE_POLL};
 use crate::error::Error;
 use crate::transport::Fault;
@@ -21,8 +22,7 @@ pub(super) struct PeerStatus {
     pub(super) rank: usize,
     pub(super) waiter: Waiter<'static>,
     pub(super) departures: Vec<Counter<'static>>,
-    /// The ranks by name, with host and process.
-    pub(super) names: Vec<String>,
+    pub(super) identities: Identities,
     /// Notifies ranks on other hosts.
     pub(super) notify: Box<dyn Fn(Event) + Send>,
     /// Why a rank aborted and which ranks it blames, once this rank has heard it.
@@ -56,26 +56,21 @@ impl PeerStatus {
             ));
         };
         if is_on_purpose(&self.waiter) {
-            return ended_by(&self.waiter, &self.departures, rank, call);
+            return ended_by(&self.waiter, &self.departures, rank, call, |rank, kind| {
+                self.identities.blame(rank, kind)
+            });
         }
         if Reason::is(code, Reason::Died) {
-            let (what, name) =
-                (described(op), self.names.get(code.rank as usize).cloned().unwrap_or_default());
-            return Error::Died {
-                call,
-                what,
-                rank,
-                died: if mutant!("endpoint-blames-itself-for-a-death") { rank } else { code.rank },
-                name,
-                waited: op.began.elapsed(),
-            };
+            let died = if mutant!("endpoint-blames-itself-for-a-death") { rank } else { code.rank };
+            let (what, died) = (described(op), self.identities.blame(died, BlameKind::Died));
+            return Error::Died { call, what, rank, died, waited: op.began.elapsed() };
         }
         let reason = Reason::name(code.reason);
         let (cause, mut blamed) = self.cause();
         if blamed.is_empty() {
             let lost = Reason::is(code, Reason::Lost);
             let kind = if lost { BlameKind::Unreachable } else { BlameKind::Failed };
-            blamed.push(Blame::new(code.rank, kind));
+            blamed.push(self.identities.blame(code.rank, kind));
         }
         Error::Aborted { call, rank, by: code.rank, reason, cause, blamed }
     }
@@ -95,28 +90,32 @@ impl PeerStatus {
 
     /// The error of an operation whose peer has left.
     pub(super) fn left(&self, op: &Op, left: usize) -> Error {
-        Error::Left { call: op.id as u32, rank: self.rank as u32, left: left as u32 }
+        Error::Left {
+            call: op.id as u32,
+            rank: self.rank as u32,
+            left: self.identities.blame(left as u32, BlameKind::Left),
+        }
     }
 
     /// The error of an operation that timed out.
     pub(super) fn late(&self, op: &Op, now: Instant) -> Error {
         let (tag, bytes) = (tag_of(op), op.bytes);
-        let (what, step) = match op.direction {
-            Direction::SendTo(to) => (format!("{} to receive {bytes} bytes{tag}", self.names[to]), "send"),
+        let late = |rank: usize| self.identities.blame(rank as u32, BlameKind::Late);
+        let (what, step, blamed) = match op.direction {
+            Direction::SendTo(to) => {
+                let to = late(to);
+                (format!("{to} to receive {bytes} bytes{tag}"), "send", vec![to])
+            }
             Direction::ReceiveFrom(Some(from)) => {
-                (format!("a message of {bytes} bytes{tag} from {}", self.names[from]), "receive")
+                let from = late(from);
+                (format!("a message of {bytes} bytes{tag} from {from}"), "receive", vec![from])
             }
             Direction::ReceiveFrom(None) => {
-                (format!("a message of {bytes} bytes{tag} from any rank"), "receive")
+                (format!("a message of {bytes} bytes{tag} from any rank"), "receive", Vec::new())
             }
         };
         let waited = now.saturating_duration_since(op.began);
         let (call, rank) = (op.id as u32, self.rank as u32);
-        let peer = match op.direction {
-            Direction::SendTo(peer) | Direction::ReceiveFrom(Some(peer)) => Some(peer),
-            Direction::ReceiveFrom(None) => None,
-        };
-        let blamed = peer.into_iter().map(|peer| Blame::new(peer as u32, BlameKind::Late)).collect();
         Error::Deadline { call, rank, what, step: step.to_owned(), waited, blamed }
     }
 
@@ -133,13 +132,15 @@ impl PeerStatus {
             Direction::ReceiveFrom(_) => format!("send of {theirs}{tag} to rank {me}"),
         };
         let (call, rank) = (op.id as u32, me as u32);
-        Error::Mismatch { call, rank, mine: described(op), other: other as u32, theirs }
+        let other = self.identities.blame(other as u32, BlameKind::Differs);
+        Error::Mismatch { call, rank, mine: described(op), other, theirs }
     }
 
     /// The error of a receive whose sender's memory cannot be read.
     pub(super) fn unreadable(&self, op: &Op, peer: usize, errno: i32) -> Error {
         let error = std::io::Error::from_raw_os_error(errno).to_string();
-        Error::Unreadable { call: op.id as u32, rank: self.rank as u32, peer: peer as u32, errno, error }
+        let peer = self.identities.blame(peer as u32, BlameKind::Unreachable);
+        Error::Unreadable { call: op.id as u32, rank: self.rank as u32, peer, errno, error }
     }
 
     /// The error of an operation whose connection failed.
@@ -149,8 +150,8 @@ impl PeerStatus {
             Fault::Corrupt(what) => what.clone(),
         };
         let (call, rank) = (op.id as u32, self.rank as u32);
-        let blamed = vec![Blame::new(peer as u32, BlameKind::Unreachable)];
-        Error::Broken { call, rank, peer: self.names[peer].clone(), what, blamed }
+        let blamed = self.identities.blame(peer as u32, BlameKind::Unreachable);
+        Error::Broken { call, rank, peer: blamed.to_string(), what, blamed: vec![blamed] }
     }
 
     /// Aborts the communicator for all ranks: a send timed out whose receiver may be pulling it.

@@ -109,11 +109,11 @@ fn by_threads<E: Send>(
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU32, Ordering};
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use weftlink_p2p::Direction;
 
-    use crate::p2p::completion::Request;
+    use crate::p2p::completion::{Request, address};
 
     #[test]
     fn each_byte_belongs_to_one_thread() {
@@ -139,10 +139,11 @@ mod tests {
 
     /// Reads from this process itself, with this many threads.
     fn read(source: u64, target: &mut [u8], threads: usize) -> Option<i32> {
-        let (address, bytes) = (target.as_mut_ptr(), target.len());
+        let (address, bytes) = (address(target.as_mut_ptr()), target.len());
         let direction = Direction::ReceiveFrom(Some(1));
         let request = Request { direction, tag: 0, address, bytes, data_type: None, timeout: Duration::MAX };
-        let pull = weftlink_p2p::Pull::new(request.begin(1, Completion::Waiter), 1, source, 1);
+        let pull =
+            weftlink_p2p::Pull::new(request.begin(1, Instant::now(), Completion::Waiter), 1, source, 1);
         let mut pull = Pull::new(pull, Some(Process::named(std::process::id())), threads);
         pull.run(|| true);
         pull.failed

@@ -32,6 +32,16 @@ const WINDOW_BYTES: u32 = 1 << 20;
 /// Frames that are taken from one rank before the others have their turn.
 const FRAMES_MAX: usize = 16;
 
+/// Whether a send or a receive could complete without an operation.
+pub(super) enum Now {
+    /// It has, with this rank.
+    Done(usize),
+    /// Its message has not arrived.
+    NotYet,
+    /// It has to be posted.
+    Never,
+}
+
 /// Everything of an endpoint that its lock guards.
 pub(super) struct State {
     pub(super) status: PeerStatus,
@@ -51,6 +61,8 @@ pub(super) struct State {
     pub(super) group: GroupProgress,
     /// Pending operations that no thread waits for.
     pub(super) unattended: usize,
+    /// Frames were sent, taken or released since peers were woken.
+    has_news: bool,
     /// Always empty between calls; kept for its capacity.
     completed: Vec<(Op, Outcome)>,
 }
@@ -94,6 +106,7 @@ impl State {
             results: Vec::new(),
             group: GroupProgress::default(),
             unattended: 0,
+            has_news: false,
             completed: Vec::new(),
         }
     }
@@ -103,19 +116,61 @@ impl State {
         let id = self.begin()?;
         let completion = callback.take().map_or(Completion::Waiter, Completion::Callback);
         self.unattended += usize::from(matches!(completion, Completion::Callback(_)));
-        self.post_op(request.begin(id, completion));
+        self.post_op(request.begin(id, Instant::now(), completion));
         Ok(id)
     }
 
-    /// Posts a send or a receive of a group.
-    pub(super) fn post_in_group(&mut self, request: Request) {
+    /// Posts a send or a receive of a group, which began when `began` says.
+    #[inline]
+    pub(super) fn post_in_group(&mut self, request: Request, began: impl FnOnce() -> Instant) {
         match self.begin() {
             Ok(id) => {
                 self.group.pending += 1;
-                self.post_op(request.begin(id, Completion::Group));
+                self.post_op(request.begin(id, began(), Completion::Group));
             }
             Err(error) => drop(self.group.error.get_or_insert(error)),
         }
+    }
+
+    /// Sends or receives a short message without posting an operation, if that can be done now. Returns the peer.
+    #[inline]
+    pub(super) fn complete_now(&mut self, request: &Request) -> Now {
+        let &Request { direction, tag, address, bytes, data_type, .. } = request;
+        let (Direction::SendTo(peer) | Direction::ReceiveFrom(Some(peer))) = direction else {
+            return Now::Never;
+        };
+        let Some(link) = self.links[peer].as_mut() else { return Now::Never };
+        if self.status.is_over() {
+            return Now::Never;
+        }
+        if let Direction::SendTo(to) = direction {
+            if self.status.has_left(to) || !link.has_room() {
+                return Now::Never;
+            }
+            let Some(frame) = self.protocol.send_now(to, tag, bytes, data_type) else { return Now::Never };
+            // SAFETY: the sender's memory has as many bytes there, which are no more than a frame carries.
+            unsafe { link.send(frame, memory(address), bytes) };
+        } else {
+            let Some(frame) = link.arrived() else { return Now::NotYet };
+            let Some(frame) =
+                frame.filter(|frame| self.protocol.receive_now(peer, tag, bytes, data_type, frame))
+            else {
+                return Now::Never;
+            };
+            if bytes > 0 {
+                // SAFETY: the receiver's memory has as many bytes there.
+                unsafe { link.payload(&frame, memory(address), bytes) };
+            }
+            link.next();
+        }
+        self.has_news = true;
+        Now::Done(peer)
+    }
+
+    /// Whether no operation is pending.
+    #[inline]
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.protocol.is_at_rest()
     }
 
     fn begin(&mut self) -> Result<u64, Error> {
@@ -134,9 +189,14 @@ impl State {
                 make(self.protocol.send(op));
                 self.flush(to);
             }
-            Direction::ReceiveFrom(_) => {
+            Direction::ReceiveFrom(from) => {
                 make(self.protocol.receive(op));
-                self.flush_all();
+                // It may have taken a message that is here, or answered an offer.
+                self.has_news = true;
+                match from {
+                    Some(from) => self.flush(from),
+                    None => self.flush_all(),
+                }
             }
         }
         self.collect();
@@ -199,6 +259,9 @@ impl State {
     /// Reports credit, and wakes ranks for which something has changed.
     #[inline]
     pub(super) fn wake_peers(&mut self) {
+        if !std::mem::take(&mut self.has_news) && self.wires.is_none() {
+            return;
+        }
         for (rank, link) in self.links.iter_mut().enumerate() {
             let Some(link) = link else { continue };
             if let Some(taken) = self.protocol.credit_due(rank)
@@ -279,6 +342,7 @@ impl State {
                 }
             }
             link.next();
+            self.has_news = true;
         }
         true
     }
@@ -295,6 +359,7 @@ impl State {
             let Some(Transmit { frame, address, bytes }) = self.protocol.poll_transmit(to) else { return };
             // SAFETY: the sender's memory has as many bytes there, which are no more than a frame carries.
             unsafe { link.send(frame, memory(address), bytes) };
+            self.has_news = true;
         }
     }
 
@@ -309,6 +374,12 @@ impl State {
     /// Reports completions.
     #[inline]
     fn collect(&mut self) {
+        if self.protocol.has_completions() {
+            self.report_completions();
+        }
+    }
+
+    fn report_completions(&mut self) {
         let mut completed = std::mem::take(&mut self.completed);
         self.protocol.poll_completions(&mut completed);
         for (op, outcome) in completed.drain(..) {

@@ -8,7 +8,7 @@ use crate::figure::{Figure, Nanoseconds};
 use crate::link::{LinkKind, LinkSpec, Network, Socket};
 use crate::rate::{Lane, Link, OneWay, Rate};
 
-const NCCL_TOPO: &str = "NCCL 2.30 src/graph/topo.h";
+const NCCL_TOPO: &str = "NCCL 2.31 src/graph/topo.h";
 const NCCL_TUNING: &str = "NCCL 2.30 src/graph/tuning.cc, LL hop";
 const RCCL_TOPO: &str = "RCCL src/graph/topo.h";
 const NETWORK_FIT: &str = "fit over 190 published nccl-tests tables";
@@ -270,7 +270,7 @@ pub fn all() -> Vec<LinkSpec> {
     for generation in 3..=6 {
         specs.extend([4, 8, 16].map(|width| pcie(generation, width)));
     }
-    specs.extend([200, 400, 800].map(|gbit| network(Network::InfiniBand, gbit)));
+    specs.extend([100, 200, 400, 800].map(|gbit| network(Network::InfiniBand, gbit)));
     specs.extend([100, 200, 400, 800].map(|gbit| network(Network::Roce, gbit)));
     for (generation, gbit) in
         [(Network::EfaV1, 100), (Network::EfaV2, 100), (Network::EfaV3, 200), (Network::EfaV4, 400)]

@@ -147,6 +147,29 @@ impl<T> Protocol<T> {
         LocalCopy::None
     }
 
+    /// Receives the short message in the next frame of a peer without posting the receive, and returns whether it did: then the driver
+    /// copies the payload, and the receive has completed. Otherwise, the frame is still to be [handled](Protocol::handle_frame), and the
+    /// receive to be [posted](Protocol::receive).
+    #[inline]
+    pub fn receive_now(
+        &mut self,
+        from: usize,
+        tag: u64,
+        bytes: usize,
+        data_type: Option<DataType>,
+        frame: &Frame,
+    ) -> bool {
+        let fits = frame.bytes == bytes as u64 && frame.data_type == data_type;
+        let is_its = frame.kind == Kind::Eager && frame.tag == tag && fits;
+        let is_open = !self.has_ended && self.pending < MESSAGES_MAX;
+        let can = is_its && is_open && bytes <= self.peers[from].route.frame_bytes_max();
+        if can && self.matching.is_next(Envelope { from, tag }) {
+            self.peers[from].credit.took(bytes);
+            return true;
+        }
+        false
+    }
+
     /// A frame has arrived. The driver must hand frames of one peer over in the order in which they were sent.
     #[inline]
     pub fn handle_frame(&mut self, from: usize, frame: &Frame) -> Payload<'_> {
@@ -244,7 +267,24 @@ impl<T> Protocol<T> {
     /// lock: an abort precedes the operations that it ends.
     #[inline]
     pub fn poll_completions(&mut self, into: &mut Vec<(PendingOp<T>, Outcome)>) {
-        into.append(&mut self.completions);
+        // Moves no operation, as long as the driver's list is empty.
+        if into.is_empty() {
+            std::mem::swap(into, &mut self.completions)
+        } else {
+            into.append(&mut self.completions)
+        }
+    }
+
+    /// Whether operations have completed since [`Protocol::poll_completions`].
+    #[inline]
+    pub fn has_completions(&self) -> bool {
+        !self.completions.is_empty()
+    }
+
+    /// Whether no operation is pending.
+    #[inline]
+    pub fn is_at_rest(&self) -> bool {
+        self.pending == 0
     }
 
     /// Whether there are offers to pull.

@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
-use super::Protocol;
+use weftlink_plan::DataType;
+
+use super::{MESSAGES_MAX, Protocol};
 use crate::frame::{Frame, Kind};
 use crate::op::{Outcome, PendingOp};
 
@@ -92,6 +94,30 @@ impl<T> Protocol<T> {
         Some(self.transmit_piece(to, stream))
     }
 
+    /// Sends a short message without queueing it, and returns its frame: the send has completed. Nothing if the message has to be posted
+    /// by [`Protocol::send`], because others wait before it, it is long, there is no credit, too many are pending, or the peer is this rank or gone. The link
+    /// must have room for a frame.
+    #[inline]
+    pub fn send_now(
+        &mut self,
+        to: usize,
+        tag: u64,
+        bytes: usize,
+        data_type: Option<DataType>,
+    ) -> Option<Frame> {
+        let is_open = !self.has_ended && self.pending < MESSAGES_MAX && to != self.config.rank;
+        let is_short = self.is_short(to, bytes);
+        let peer = &mut self.peers[to];
+        let is_reached = peer.left.is_none() && peer.gone.is_none();
+        if !is_open || !is_short || !is_reached || !peer.outbox.is_empty() || !peer.credit.covers(bytes) {
+            return None;
+        }
+        peer.credit.spend(bytes);
+        self.last_id += 1;
+        Some(Frame::new(Kind::Eager, bytes, tag, self.last_id).of_type(data_type))
+    }
+
+    #[inline]
     fn is_short(&self, to: usize, bytes: usize) -> bool {
         bytes <= self.config.eager_bytes_max.min(self.peers[to].route.frame_bytes_max())
     }

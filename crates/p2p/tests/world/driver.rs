@@ -1,6 +1,6 @@
 //! What each rank does: it posts operations, makes turns and pulls, as `weftlink-comm` does.
 
-use weftlink_p2p::{Direction, LocalCopy, PendingOp, Pull};
+use weftlink_p2p::{Direction, LocalCopy, Outcome, PendingOp, Pull};
 
 use super::memory::{MEMORY, read, write};
 use super::{Happens, Life, Operation, World};
@@ -26,6 +26,14 @@ impl World {
         operation.deadline = posted.timeout.map(|timeout| now + timeout);
         node.posted += 1;
         self.summary.operations += 1;
+        if key.is_multiple_of(2)
+            && let Some(peer) = self.complete_now(key)?
+        {
+            self.complete(rank, key, Outcome::Done(peer))?;
+            self.transmit(rank)?;
+            return self.finish(rank);
+        }
+        let node = &mut self.nodes[rank];
         let op = PendingOp {
             id: node.protocol.begin().ok_or("the protocol refuses an operation")?,
             direction: posted.direction,
@@ -34,7 +42,7 @@ impl World {
             bytes: posted.bytes,
             data_type: posted.data_type,
             began: now,
-            deadline: operation.deadline,
+            deadline: self.operations[key].deadline,
             completion: key,
         };
         let copy = match posted.direction {

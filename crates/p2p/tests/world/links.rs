@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use weftlink_p2p::{Frame, Kind, MESSAGE_COST, Payload};
+use weftlink_p2p::{Direction, Frame, Kind, MESSAGE_COST, Payload};
 
-use super::memory::{key_of, read, write};
+use super::memory::{MEMORY, key_of, read, write};
 use super::{Happens, World};
 
 /// Drained of one link in a turn.
@@ -96,6 +96,49 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Sends or receives a message without posting an operation, if the protocol lets it. Returns the peer.
+    pub(super) fn complete_now(&mut self, key: usize) -> Result<Option<usize>, String> {
+        match self.operations[key].posted.direction {
+            Direction::SendTo(to) => Ok(self.send_now(key, to)?.then_some(to)),
+            Direction::ReceiveFrom(Some(from)) => Ok(self.receive_now(key, from)?.then_some(from)),
+            Direction::ReceiveFrom(None) => Ok(None),
+        }
+    }
+
+    fn receive_now(&mut self, key: usize, from: usize) -> Result<bool, String> {
+        let (posted, now) = (self.operations[key].posted, self.now);
+        let next = self.link(from, posted.rank).frames.front();
+        let Some(frame) = next.filter(|(.., at)| *at <= now).map(|(frame, ..)| *frame) else {
+            return Ok(false);
+        };
+        let protocol = &mut self.nodes[posted.rank].protocol;
+        if !protocol.receive_now(from, posted.tag, posted.bytes, posted.data_type, &frame) {
+            return Ok(false);
+        }
+        if let Some((_, payload, _)) = self.link(from, posted.rank).frames.pop_front() {
+            write(&mut self.operations, MEMORY * (key as u64 + 1), &payload)?;
+        }
+        self.turn_soon(from);
+        Ok(true)
+    }
+
+    fn send_now(&mut self, key: usize, to: usize) -> Result<bool, String> {
+        let posted = self.operations[key].posted;
+        let (rank, bytes, depth) = (posted.rank, posted.bytes, self.shape.depth);
+        if to == rank || self.link(rank, to).frames.len() >= depth {
+            return Ok(false);
+        }
+        let protocol = &mut self.nodes[rank].protocol;
+        let Some(frame) = protocol.send_now(to, posted.tag, bytes, posted.data_type) else {
+            return Ok(false);
+        };
+        let payload = read(&self.operations, MEMORY * (key as u64 + 1), bytes)?.to_vec();
+        let link = self.link(rank, to);
+        link.eager = link.eager.wrapping_add(bytes as u32 + MESSAGE_COST);
+        self.put(rank, to, frame, payload);
+        Ok(true)
     }
 
     fn put(&mut self, from: usize, to: usize, frame: Frame, payload: Vec<u8>) {

@@ -79,7 +79,8 @@ fn is_closed(error: &Error) -> bool {
         Error::Died { .. } | Error::Left { .. } | Error::Broken { .. } => true,
         // With other errors the kernel refused to read, and the peer may live.
         Error::Unreadable { errno, .. } => *errno == ESRCH,
-        Error::Aborted { rank, by, .. } | Error::Cancelled { rank, by, .. } => rank != by,
+        Error::Aborted { rank, by, .. } => rank != by,
+        Error::Cancelled { rank, by, .. } => *rank != by.rank,
         Error::Failed { blamed, .. } => blamed.iter().any(closes),
         Error::Bootstrap(error) => matches!(
             error,

@@ -320,6 +320,12 @@ impl Recorder {
         }
     }
 
+    /// Records the end of a successful wait of a group of messages, which is part of no call.
+    #[cold]
+    pub fn wait_of_group_ends(&self) {
+        self.ring.head.waiting.retag(0);
+    }
+
     /// Reads both clocks, and returns the time.
     pub fn anchor(&self) -> u64 {
         let Anchor { ticks, ns } = self.both_clocks();

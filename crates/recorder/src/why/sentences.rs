@@ -270,11 +270,13 @@ impl Picture<'_> {
                 ("a message" | "a signal", Some(rank)) => format!("for {what} from rank {rank}"),
                 (what, Some(rank)) => format!("for rank {rank} {what}"),
             };
-            sentences.push(format!(
-                "{} {verb} {awaited} in #{call}, {}{longest}.",
-                capital(&named(&ranks)),
-                call_of(records[0], call).map_or("a call", |call| call.what.as_str())
-            ));
+            let place = match call_of(records[0], call) {
+                Some(record) => format!("#{call}, {}", record.what),
+                // Groups are no calls.
+                None if what == "a message" => "a group of messages".to_owned(),
+                None => format!("#{call}, a call"),
+            };
+            sentences.push(format!("{} {verb} {awaited} in {place}{longest}.", capital(&named(&ranks))));
         }
         let awaits: BTreeMap<u32, u32> = waiting
             .iter()

@@ -64,7 +64,10 @@ fn kind(error: &Error) -> (char, Vec<u32>) {
         Error::Died { .. } => 'X',
         other => panic!("no call stops with {other}"),
     };
-    (letter, error.blamed().into_iter().map(|blame| blame.rank).collect())
+    let blamed = error.blamed();
+    let is_identified = |blame: &Blame| blame.pid == Some(100 + blame.rank);
+    assert!(letter == 'A' || blamed.iter().all(is_identified), "{error}: {blamed:?}");
+    (letter, blamed.into_iter().map(|blame| blame.rank).collect())
 }
 
 /// What else is known, and the errors that follow: a row for each reason of rank 2, which aborted first, and a column for each of

@@ -50,7 +50,7 @@ fn local_link() -> LinkSpec {
         nominal: None,
         effective: Some(Figure::effective(
             Rate::from_gb(5_000),
-            "NCCL 2.30 src/graph/topo.h, local bandwidth",
+            "NCCL 2.31 src/graph/topo.h, local bandwidth",
         )),
         latency: None,
     }

@@ -1,6 +1,7 @@
 //! Many ranks under many seeded schedules of delays and faults; see `world` for what is checked.
 //!
-//! `WEFT_SCHEDULES` sets how many schedules are run, `WEFT_SEED` runs one and prints what happened.
+//! `WEFT_SCHEDULES` sets how many schedules are run and `WEFT_FIRST_SEED` the seed of the first; `WEFT_SEED` runs one schedule and
+//! prints its trace if it fails.
 
 mod world;
 
@@ -10,6 +11,8 @@ use world::{Fault, Outcome, Random, World};
 
 /// As many as `make test` has time for.
 const SCHEDULES: u64 = 100_000;
+/// The most failures that are printed.
+const SHOWN_MAX: usize = 50;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -85,7 +88,8 @@ fn schedules_hold() {
     let count = number("WEFT_SCHEDULES").unwrap_or(SCHEDULES);
     let (mut steps, mut groups, mut deaths, mut departures) = (0, 0, 0, 0);
     let mut failed = Vec::new();
-    for seed in 0..count {
+    let first = number("WEFT_FIRST_SEED").unwrap_or(0);
+    for seed in first..first + count {
         match schedule(seed, false) {
             Ok(outcome) => {
                 steps += outcome.steps;
@@ -100,6 +104,6 @@ fn schedules_hold() {
         "{count} schedules: {steps} steps, {groups} groups formed, {deaths} deaths heard of, {departures} departures confirmed"
     );
     let shown: Vec<String> =
-        failed.iter().take(10).map(|(seed, error)| format!("WEFT_SEED={seed}: {error}")).collect();
+        failed.iter().take(SHOWN_MAX).map(|(seed, error)| format!("WEFT_SEED={seed}: {error}")).collect();
     assert!(failed.is_empty(), "{} of {count} schedules fail:\n{}", failed.len(), shown.join("\n"));
 }

@@ -1,5 +1,7 @@
 //! Faults: how they begin, and what ends with a process or a connection.
 
+use std::time::Instant;
+
 use super::{Failure, Fault, GroupId, Happens, Life, World, place_of};
 use weftlink_membership::regroup::{self, View};
 use weftlink_membership::{Event, Input, tree};
@@ -80,8 +82,12 @@ impl World {
                 let cut: Vec<(GroupId, u32, u32)> =
                     self.links.keys().copied().filter(|(_, from, to)| self.is_cut(*from, *to)).collect();
                 for (group, from, to) in cut {
-                    self.links.remove(&(group, from, to));
-                    self.notice_end(group, from, to);
+                    let last = self.links.remove(&(group, from, to));
+                    // What was in flight arrives before the receiver notices the cut, or is lost.
+                    if self.random.one_in(2) {
+                        self.lose_messages(group, from, to);
+                    }
+                    self.notice_end(group, from, to, last.unwrap_or(self.now));
                 }
                 let cut: Vec<u64> = self
                     .stars
@@ -117,7 +123,7 @@ impl World {
     }
 
     /// One end of a tree connection notices that it failed, some time later.
-    pub(super) fn notice_end(&mut self, group: GroupId, from: u32, to: u32) {
+    fn notice_end(&mut self, group: GroupId, from: u32, to: u32, last: Instant) {
         let Some(view) = self.view_of(group) else { return };
         let (other, is_watched) =
             (place_of(&view, from), self.hosts[from as usize] == self.hosts[to as usize]);
@@ -125,7 +131,20 @@ impl World {
             let event = Event::Lost { rank: other, by: place_of(&view, to), what: String::new() };
             self.root(group, event);
         }
-        self.after_delay(Happens::Group(to, group, Input::Disconnected { rank: other, is_watched }));
+        let when = (self.now + self.random.delay()).max(last);
+        self.at(when, Happens::Group(to, group, Input::Disconnected { rank: other, is_watched }));
+    }
+
+    /// Messages from one rank to another that have not arrived never do. A connection that both ends have begun counts as there.
+    fn lose_messages(&mut self, group: GroupId, from: u32, to: u32) {
+        let Some(view) = self.view_of(group) else { return };
+        let sender = place_of(&view, from);
+        self.events.retain(|_, happens| match happens {
+            Happens::Group(rank, other, Input::Heard { from, .. } | Input::Confirmed(from)) => {
+                (*rank, *other, *from) != (to, group, sender)
+            }
+            _ => true,
+        });
     }
 
     pub(super) fn view_of(&self, group: GroupId) -> Option<View> {

@@ -73,6 +73,9 @@ impl World {
     pub(super) fn act(&mut self, rank: u32, group: GroupId, action: Action<Failure>) -> Result<(), String> {
         let view = self.nodes[rank as usize].view.clone();
         let of = |place: u32| view.ranks[place as usize];
+        if !matches!(action, Action::Send { .. } | Action::Deliver(_)) {
+            self.note(|| format!("rank {rank} of group {group}: {action:?}"));
+        }
         match action {
             Action::Send { to, event } => {
                 let (to, from) = (of(to), place_of(&view, rank));
@@ -154,12 +157,15 @@ impl World {
             return Ok(());
         }
         let own = place_of(&node.view, rank);
-        for pair in [(group, rank, orphan), (group, orphan, rank)] {
-            self.links.insert(pair, self.now);
+        // If both connect to each other at the same time, each sends all lasting events on both connections, so that none overtakes
+        // another that was sent before. One link with one order stands for both.
+        let (now, accepted) = (self.now, self.now + self.random.delay());
+        for (pair, when) in [((group, orphan, rank), now), ((group, rank, orphan), accepted)] {
+            let last = self.links.entry(pair).or_insert(when);
+            *last = when.max(*last);
         }
-        let delay = self.random.delay();
-        self.links.insert((group, rank, orphan), self.now + delay);
-        self.at(self.now + delay, Happens::Group(orphan, group, Input::Connected(own)));
+        let connected = self.links[&(group, rank, orphan)];
+        self.at(connected, Happens::Group(orphan, group, Input::Connected(own)));
         self.group_input(rank, group, Input::Connected(place))
     }
 

@@ -277,6 +277,14 @@ impl World {
         self.at(self.now + delay, happens);
     }
 
+    /// Adds a line to the trace, if there is one.
+    fn note(&mut self, line: impl FnOnce() -> String) {
+        if let Some(trace) = &mut self.trace {
+            let at = (self.now - self.start).as_micros();
+            trace.push(format!("{at:>10} {}", line()));
+        }
+    }
+
     /// Runs until nothing happens any more.
     pub(crate) fn run(mut self) -> Result<Outcome, String> {
         while let Some(Reverse((when, number))) = self.queue.pop() {
@@ -286,10 +294,7 @@ impl World {
                 return Err(format!("it does not end: {STEPS_MAX} steps"));
             }
             let Some(happens) = self.events.remove(&number) else { continue };
-            if let Some(trace) = &mut self.trace {
-                let at = (when - self.start).as_micros();
-                trace.push(format!("{at:>10} {happens:?}"));
-            }
+            self.note(|| format!("{happens:?}"));
             let result = self.happen(happens);
             if let Err(error) = result {
                 if let Some(trace) = &self.trace {

@@ -138,6 +138,9 @@ impl World {
     pub(super) fn regroup_act(&mut self, rank: u32, action: regroup::Action) -> Result<(), String> {
         use regroup::Action as Act;
         let attempt = self.nodes[rank as usize].attempt;
+        if !matches!(action, Act::Send(..)) {
+            self.note(|| format!("rank {rank} regroups: {action:?}"));
+        }
         match action {
             Act::Dial(to, hello) => {
                 let (dialed, time) = self.dial(rank, to);

@@ -8,11 +8,10 @@
 //!
 //! *Reparenting.* A rank that leaves in good order passes nothing on any more. Its children connect to the next rank above that
 //! is there, or else to the lowest rank that is; a rank that has no neighbour left and finds no lower rank tries the higher
-//! ones. A rank that answers that it is not in the group any more counts as having left; one whose address refuses the
-//! connection has died if it would have handed its departure over to this rank. Both ends then send each other every
+//! ones. A rank that answers that it is not in the group any more counts as having left. Both ends then send each other every
 //! lasting event, since one of them may have missed some. It happens a moment later, because ranks mostly leave
-//! together. A child that dies before it has reconnected has no neighbour that could notice; so the rank that it should have
-//! connected to probes it.
+//! together. A child that ends before it has reconnected has no neighbour that could notice; so the rank that it should have
+//! connected to probes it, less and less often, until it connects or has ended.
 //!
 //! *Departure.* A rank that leaves stays until its neighbours have confirmed that they heard of it (`group/depart.rs`).
 //!
@@ -39,14 +38,16 @@ const CALLS_MAX: usize = 128;
 const INQUIRY_ATTEMPTS_MIN: u32 = 3;
 /// What a lost connection is reported as when nothing more is known.
 pub const WAS_LOST: &str = "was lost";
+/// What is reported of a rank that has regrouped with others without this rank.
+const HAS_CONTINUED: &str = "was lost, and that rank continued in another group";
 
 #[derive(Debug, Clone)]
 enum Timer {
     /// Ends an inquiry, or tries again.
     Inquiry(u32),
     Reparent,
-    /// Children of a rank that left are missed.
-    Children(u32),
+    /// Children of a rank that left are missed; they were probed this number of times.
+    Children(u32, u32),
     /// This rank has waited long enough for its departure to be confirmed.
     Departure,
 }
@@ -70,8 +71,6 @@ struct Seeking {
     refused: BTreeSet<u32>,
     /// Whether one of them did not answer: it may be stopped.
     is_worth_retrying: bool,
-    /// Whether a rank said that it has left, but not what it knew of others.
-    has_gaps: bool,
 }
 
 /// One rank's view of its group. `F` is the error of a rank that gave the group up.
@@ -292,7 +291,7 @@ impl<F: Clone> Group<F> {
                 if self.cause.is_none() {
                     self.left_before_failure.insert(*rank);
                 }
-                self.timers.push((now + PROBE_CHILDREN_AFTER, Timer::Children(*rank)));
+                self.timers.push((now + PROBE_CHILDREN_AFTER, Timer::Children(*rank, 0)));
                 if self.parent == Some(*rank) {
                     self.parent = None;
                     self.timers.push((now + REPARENT_AFTER, Timer::Reparent));
@@ -412,17 +411,12 @@ impl<F: Clone> Group<F> {
                     }
                 }
                 // A rank that leaves takes nobody in.
-                Timer::Children(_) if self.left.contains(&self.rank) => {}
+                Timer::Children(..) if self.left.contains(&self.rank) => {}
                 // A rank that seeks a new parent may have missed that they left.
-                Timer::Children(left) if self.is_seeking() => {
-                    self.timers.push((now + PROBE_CHILDREN_AFTER, Timer::Children(left)));
+                Timer::Children(left, probes) if self.is_seeking() => {
+                    self.timers.push((now + PROBE_CHILDREN_AFTER, Timer::Children(left, probes)));
                 }
-                Timer::Children(left) => {
-                    for child in self.missed_children(left) {
-                        self.missed.insert(child);
-                        actions.push(Action::Probe(child));
-                    }
-                }
+                Timer::Children(left, probes) => self.probe_children(left, probes, now, actions),
             }
         }
     }

@@ -20,13 +20,14 @@
 //!
 //! *Silent leaders.* The lowest rank may live and not regroup: its process is stopped, or its program does something else, while its
 //! monitor thread accepts connections. A leader that has not sent `Gathering` at a follower's deadline is *passed over*: it counts as
-//! unreachable, and the next rank leads. The new leader waits a moment longer and sends its hello to the ranks that are missing
+//! unreachable, and the next rank leads. The new leader waits a moment longer and calls the ranks that are missing
 //! ([`Action::Call`]), because their deadlines may be later. The quorum keeps this safe if the silent leader regroups after all.
 //!
 //! *No two sides continue.* The leader proposes only with a quorum ([`crate::quorum`]) in every group that any of the ranks
 //! which came may be in: the one it is in, and each for which it has said `Ready` without hearing how that ended. The leader of
 //! such a group may have committed it, and its other ranks may have continued. A rank forgets it when the leader says `Abort`,
-//! because that leader has not committed it and never will.
+//! because that leader has not committed it and never will. If a rank comes or calls that is in such a group, the group stands, and
+//! this rank is in it too: it chooses its leader among the ranks of that group from then on.
 //!
 //! *Out is out.* A rank that did not come in time is not in the new group, even if it lives. The ranks of the newest group that
 //! anybody here is in are the only ones that a proposal may name. A rank that continues raises
@@ -292,8 +293,9 @@ impl Regroup {
             Phase::Gathering { probe_at } if now >= *probe_at && now < end => {
                 *probe_at = now + PROBE;
                 let hello = self.hello();
-                // They may wait for another leader.
-                let calls = !hello.passed.is_empty() || self.minority_until.is_some();
+                // They may wait for another leader, or not know that this rank's group stands.
+                let calls =
+                    !hello.passed.is_empty() || self.minority_until.is_some() || self.view().epoch > 0;
                 let find = |rank| match calls {
                     true => Action::Call(rank, hello.clone()),
                     false => Action::Probe(rank),

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use super::{Action, Gone, Group, INQUIRY_ATTEMPTS_MIN, Probe, Seeking, Timer, WAS_LOST};
-use crate::durations::{INQUIRY_RETRY, REPARENT};
+use super::{Action, Gone, Group, HAS_CONTINUED, INQUIRY_ATTEMPTS_MIN, Probe, Seeking, Timer, WAS_LOST};
+use crate::durations::{INQUIRY_RETRY, PROBE_CHILDREN_AFTER, REPARENT};
 use crate::event::Event;
 use crate::tree;
 
@@ -12,6 +12,8 @@ use crate::tree;
 const REPARENT_TRIES_MAX: usize = 64;
 /// The most searches for a new parent that end without one; each follows after twice the time of the one before.
 const REPARENT_SEARCHES_MAX: u32 = 6;
+/// The most probes of children that do not reconnect; each follows after twice the time of the one before.
+const CHILD_PROBES_MAX: u32 = 6;
 
 impl<F: Clone> Group<F> {
     pub(super) fn probed(&mut self, rank: u32, outcome: Probe, now: Instant, actions: &mut Vec<Action<F>>) {
@@ -73,26 +75,23 @@ impl<F: Clone> Group<F> {
     ) {
         let Some(seeking) = self.seeking.as_mut().filter(|seeking| seeking.candidate == rank) else { return };
         seeking.is_worth_retrying |= matches!(why, Probe::Silent | Probe::Unclear);
+        if why == Probe::Refused {
+            seeking.refused.insert(rank);
+        }
         // It left while this rank had no neighbour to hear it from. Waiting for it would take until a deadline.
-        if let Some(gone) = gone {
-            seeking.has_gaps = true;
-            let event = match gone {
-                Gone::Left { calls } => Event::Left { rank, calls },
-                Gone::Continued { group } => Event::Continued { rank, group },
-            };
-            self.learn(event, None, now, actions);
+        match gone {
+            Some(Gone::Left { calls }) => self.learn(Event::Left { rank, calls }, None, now, actions),
+            Some(Gone::Continued { group }) => {
+                // Ranks regroup after a failure, which this rank has not heard of and none of them will pass on.
+                if self.cause.is_none() {
+                    self.lose(rank, HAS_CONTINUED.to_owned(), now, actions);
+                }
+                self.learn(Event::Continued { rank, group }, None, now, actions);
+            }
+            None => {}
         }
         if self.departure.is_some() {
             return self.not_handed_over(why);
-        }
-        if why == Probe::Refused && !self.is_gone(rank) {
-            let is_successor = self.successors(rank).next() == Some(self.rank);
-            match &mut self.seeking {
-                // In good order, it would have handed its departure over to this rank.
-                Some(seeking) if is_successor && !seeking.has_gaps => self.die(rank, now, actions),
-                Some(seeking) => drop(seeking.refused.insert(rank)),
-                None => {}
-            }
         }
         self.reparent(now, actions);
     }
@@ -127,8 +126,27 @@ impl<F: Clone> Group<F> {
         self.heirs(rank).chain(higher)
     }
 
-    /// The children of a rank that left which should have connected to this rank and have not.
-    pub(super) fn missed_children(&self, left: u32) -> Vec<u32> {
+    /// Probes the children of a rank that left which should have connected to this rank and have not. One that answers may still
+    /// connect, or may leave without a rank that confirms it, so it is probed again.
+    pub(super) fn probe_children(
+        &mut self,
+        left: u32,
+        probes: u32,
+        now: Instant,
+        actions: &mut Vec<Action<F>>,
+    ) {
+        let missed = self.missed_children(left);
+        if !missed.is_empty() && probes + 1 < CHILD_PROBES_MAX {
+            let when = now + PROBE_CHILDREN_AFTER * (2 << probes);
+            self.timers.push((when, Timer::Children(left, probes + 1)));
+        }
+        for child in missed {
+            self.missed.insert(child);
+            actions.push(Action::Probe(child));
+        }
+    }
+
+    fn missed_children(&self, left: u32) -> Vec<u32> {
         let is_missed = |child: &u32| {
             !self.neighbours.contains(child)
                 && !self.inquiries.contains_key(child)

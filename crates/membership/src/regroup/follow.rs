@@ -21,8 +21,8 @@ impl Regroup {
         };
         let unclear_since = self.unclear_since.take();
         match dialed {
-            // Another rank has found it silent meanwhile.
-            Ok(connection) if self.out.has(leader) => {
+            // Another rank has found it silent meanwhile, or this rank is in another group.
+            Ok(connection) if self.out.has(leader) || !self.view().ranks.contains(&leader) => {
                 actions.push(Action::Close(connection));
                 self.retry(now, actions);
             }

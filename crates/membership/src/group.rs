@@ -101,6 +101,8 @@ pub struct Group<F> {
     searches: u32,
     /// Ranks that are probed because they did not reconnect.
     missed: BTreeSet<u32>,
+    /// Whether a rank answered that it has left, which does not say what it knew of others.
+    has_gaps: bool,
     departure: Option<Departure>,
     timers: Vec<(Instant, Timer)>,
 }
@@ -127,6 +129,7 @@ impl<F: Clone> Group<F> {
             seeking: None,
             searches: 0,
             missed: BTreeSet::new(),
+            has_gaps: false,
             departure: None,
             timers: Vec::new(),
         }
@@ -267,9 +270,7 @@ impl<F: Clone> Group<F> {
 
     /// Takes in an event and passes it on, unless it was heard before.
     fn learn(&mut self, event: Event<F>, from: Option<u32>, now: Instant, actions: &mut Vec<Action<F>>) {
-        let has_left =
-            matches!(&event, Event::Died { rank } | Event::Lost { rank, .. } if self.has_left(*rank));
-        if has_left || !self.is_new(&event, now) {
+        if !self.is_new(&event, now) {
             return;
         }
         if !mutant!("news-not-passed-on") {
@@ -337,6 +338,15 @@ impl<F: Clone> Group<F> {
         }
     }
 
+    /// The process of a rank has ended that is not known to have left. A rank that took the departures of others with it may have
+    /// known better.
+    fn end(&mut self, rank: u32, now: Instant, actions: &mut Vec<Action<F>>) {
+        match self.has_gaps {
+            true => self.lose(rank, WAS_LOST.to_owned(), now, actions),
+            false => self.die(rank, now, actions),
+        }
+    }
+
     fn lose(&mut self, rank: u32, what: String, now: Instant, actions: &mut Vec<Action<F>>) {
         if mutant!("lost-counts-as-dead") {
             return self.die(rank, now, actions);
@@ -355,8 +365,9 @@ impl<F: Clone> Group<F> {
     fn connect(&mut self, rank: u32, now: Instant, actions: &mut Vec<Action<F>>) {
         actions.extend(self.lasting.iter().map(|event| Action::Send { to: rank, event: event.clone() }));
         let is_sought = self.seeking.as_ref().is_some_and(|seeking| seeking.candidate == rank);
-        // A rank that leaves takes no other in. It connects to another only to hand its departure over.
-        if self.left.contains(&self.rank) && !is_sought {
+        // A rank that leaves takes no other in. It connects to another only to hand its departure over. Two ranks that connect to each
+        // other at the same time have two connections.
+        if self.left.contains(&self.rank) && !is_sought && !self.neighbours.contains(&rank) {
             actions.push(Action::Close(rank));
             return;
         }

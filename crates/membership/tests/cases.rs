@@ -120,3 +120,62 @@ fn a_group_that_stands_needs_no_quorum_in_the_one_before() {
     let is_proposal = |action: &regroup::Action| matches!(action, regroup::Action::Send(_, regroup::Message::Propose(view)) if view.ranks == [2, 5, 6]);
     assert!(actions.iter().any(is_proposal), "{actions:?}");
 }
+
+#[test]
+fn a_rank_in_doubt_remembers_the_groups_before() {
+    let now = Instant::now();
+    let view = |epoch, ranks| View { epoch, group: epoch + 1, ranks };
+    let views = vec![view(0, (0..5).collect()), view(1, vec![1, 2, 3, 4]), view(2, vec![2, 3, 4])];
+    let mut regroup = Regroup::new(4, views.clone(), vec![0; 5], now + Duration::from_secs(10), 9);
+    let views = vec![views[2].clone()];
+    let hello = Hello { from: 3, dead: BTreeSet::from([0, 1, 2]), views, passed: BTreeSet::new() };
+    regroup.handle(regroup::Input::Arrived(6, hello), now);
+    // Rank 1 continued in the second group before it died.
+    let known = regroup::Input::Known {
+        dead: BTreeSet::new(),
+        left: BTreeSet::new(),
+        cut_off: BTreeSet::new(),
+        continued: BTreeSet::from([2]),
+    };
+    let actions = regroup.handle(known, now);
+    assert!(!actions.iter().any(|action| matches!(action, regroup::Action::Done(_))), "{actions:?}");
+}
+
+#[test]
+fn a_leader_calls_the_ranks_that_are_missing() {
+    let now = Instant::now();
+    let view = View { epoch: 0, group: 1, ranks: vec![0, 1] };
+    let mut regroup = Regroup::new(0, vec![view], vec![0; 2], now + Duration::from_secs(10), 9);
+    regroup.handle(regroup::Input::Timeout, now);
+    let when = regroup.next_timeout().expect("a probe");
+    let actions = regroup.handle(regroup::Input::Timeout, when);
+    assert!(matches!(actions[..], [regroup::Action::Call(1, _)]), "another rank may lead it: {actions:?}");
+}
+
+#[test]
+fn a_second_connection_to_a_neighbour_does_not_end_the_first() {
+    let (mut group, now) = (group(0), Instant::now());
+    group.handle(Input::Leave { calls: 0 }, now);
+    let actions = group.handle(Input::Connected(1), now);
+    assert!(!actions.contains(&Action::Close(1)), "{actions:?}");
+    assert!(group.handle(Input::Connected(3), now).contains(&Action::Close(3)), "it takes no other in");
+}
+
+#[test]
+fn a_rank_that_left_may_have_known_that_another_left() {
+    let (mut group, mut now) = (group(1), Instant::now());
+    group.handle(left(0), now);
+    assert!(wait(&mut group, &mut now, |action| *action == Action::Reparent(2)));
+    let gone = Some(Gone::Left { calls: 0 });
+    group.handle(Input::NotReparented { rank: 2, why: Probe::Answered, gone }, now);
+    group.handle(Input::NotReparented { rank: 3, why: Probe::Refused, gone: None }, now);
+    assert!(matches!(group.cause(), Some(Event::Lost { rank: 3, by: 1, .. })), "{:?}", group.cause());
+}
+
+#[test]
+fn a_rank_that_is_killed_while_it_leaves_has_died_for_all() {
+    let (mut group, now) = (group(0), Instant::now());
+    group.handle(left(1), now);
+    group.handle(Input::Heard { from: 2, event: Event::Died { rank: 1 } }, now);
+    assert_eq!(group.cause(), Some(&Event::Died { rank: 1 }), "rank 2 regroups");
+}

@@ -20,7 +20,7 @@ impl<F: Clone> Group<F> {
         // A rank that did not reconnect and is there may still do so.
         if self.missed.remove(&rank) && outcome == Probe::Refused && !self.neighbours.contains(&rank) {
             self.inquiries.remove(&rank);
-            return self.die(rank, now, actions);
+            return self.end(rank, now, actions);
         }
         let Some(inquiry) = self.inquiries.get_mut(&rank).filter(|inquiry| !inquiry.is_watched) else {
             return;
@@ -80,7 +80,10 @@ impl<F: Clone> Group<F> {
         }
         // It left while this rank had no neighbour to hear it from. Waiting for it would take until a deadline.
         match gone {
-            Some(Gone::Left { calls }) => self.learn(Event::Left { rank, calls }, None, now, actions),
+            Some(Gone::Left { calls }) => {
+                self.has_gaps = true;
+                self.learn(Event::Left { rank, calls }, None, now, actions);
+            }
             Some(Gone::Continued { group }) => {
                 // Ranks regroup after a failure, which this rank has not heard of and none of them will pass on.
                 if self.cause.is_none() {
@@ -103,7 +106,7 @@ impl<F: Clone> Group<F> {
         let ended: Vec<u32> = refused.iter().copied().filter(|rank| !self.is_gone(*rank)).collect();
         match ended[..] {
             _ if !self.is_alone() => {}
-            [one] => self.die(one, now, actions),
+            [one] => self.end(one, now, actions),
             _ => ended.into_iter().for_each(|rank| self.lose(rank, WAS_LOST.to_owned(), now, actions)),
         }
     }

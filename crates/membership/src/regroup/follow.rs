@@ -116,10 +116,11 @@ impl Regroup {
     ) {
         match message {
             Message::Gathering { wait } => {
-                if let Phase::Following { connection: own, until, is_led, .. } = &mut self.phase
+                if let Phase::Following { leader, connection: own, until, is_led, .. } = &mut self.phase
                     && *own == connection
                     && let Some(later) = now.checked_add(wait)
                 {
+                    self.heeded.remove(leader);
                     // Its deadline counts, which may be later.
                     self.deadline = self.deadline.max(later);
                     self.gather_until = self.gather_until.max(later);

@@ -9,6 +9,8 @@ use crate::quorum::may_continue;
 
 /// The most proposals that a leader aborts, for each rank. Ranks that die or cannot reach each other take one or two.
 const ABORTS_MAX_PER_RANK: usize = 8;
+/// The most calls of a rank that a rank heeds without being led by it.
+const HEEDED_MAX: u32 = 4;
 
 impl Regroup {
     pub(super) fn arrive(
@@ -32,16 +34,17 @@ impl Regroup {
         self.passed.remove(&hello.from);
         let from = hello.from;
         self.hear_of_silent(&hello.passed, now, actions);
-        // It leads instead of one that it has passed over.
+        // It leads.
         if from < self.rank {
             actions.push(Action::Close(connection));
-            match self.phase {
-                Phase::Gathering { .. } => {
+            let is_leading = matches!(self.phase, Phase::Gathering { .. });
+            let awaits_higher =
+                matches!(self.phase, Phase::Following { leader, is_led: false, .. } if from < leader);
+            if (is_leading || awaits_higher) && self.heeds(from) {
+                if is_leading {
                     self.dismiss(None, &Abort::Retry, actions);
-                    self.retry(now, actions);
                 }
-                Phase::Following { leader, is_led: false, .. } if from < leader => self.retry(now, actions),
-                _ => {}
+                self.retry(now, actions);
             }
             return;
         }
@@ -58,11 +61,18 @@ impl Regroup {
         self.name_leader(actions);
     }
 
+    /// Whether this rank goes to a lower rank that calls it. One that calls and cannot be reached must not hold up the others.
+    fn heeds(&mut self, caller: u32) -> bool {
+        let calls = self.heeded.entry(caller).or_default();
+        *calls += 1;
+        *calls <= HEEDED_MAX
+    }
+
     /// If another rank is in a group that this rank was ready for, this rank is in it too.
     fn stands(&mut self, hello: &Hello, now: Instant, actions: &mut Vec<Action>) {
         let is_theirs = |view: &View| hello.views.first().is_some_and(|theirs| theirs.group == view.group);
         let Some(place) = self.views.iter().position(is_theirs).filter(|place| *place > 0) else { return };
-        self.views.drain(..place);
+        self.past.extend(self.views.drain(..place).map(|view| view.group));
         match self.phase {
             Phase::Gathering { .. } | Phase::Following { .. } => {
                 self.dismiss(None, &Abort::Retry, actions);

@@ -175,6 +175,8 @@ pub(crate) struct World {
     /// Whether ranks that regroup carry out actions one by one, as the driver of processes does, or all at once.
     pub(crate) blocks: bool,
     at_commit: Vec<Fault>,
+    /// The rank that committed a group, by its number.
+    committed: BTreeMap<GroupId, u32>,
     faults: usize,
     had_cut: bool,
     /// Whether the hosts were cut into two sides.
@@ -215,6 +217,7 @@ impl World {
             regroup_timeout,
             blocks: false,
             at_commit: Vec::new(),
+            committed: BTreeMap::new(),
             faults: 0,
             had_cut: false,
             had_partition: false,

@@ -179,3 +179,12 @@ fn a_rank_that_is_killed_while_it_leaves_has_died_for_all() {
     group.handle(Input::Heard { from: 2, event: Event::Died { rank: 1 } }, now);
     assert_eq!(group.cause(), Some(&Event::Died { rank: 1 }), "rank 2 regroups");
 }
+
+#[test]
+fn a_rank_whose_parent_leaves_too_hands_its_departure_over() {
+    let (mut group, now) = (group(3), Instant::now());
+    group.handle(left(2), now);
+    group.handle(Input::Leave { calls: 0 }, now);
+    let actions = group.handle(Input::Confirmed(2), now);
+    assert_eq!(actions, [Action::Reparent(0)], "rank 2 may end before it has passed the departure on");
+}

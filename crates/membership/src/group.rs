@@ -377,12 +377,14 @@ impl<F: Clone> Group<F> {
             departure.unconfirmed.insert(rank);
         }
         if is_sought {
-            self.seeking = None;
-            self.searches = 0;
+            let missed_one = self.seeking.take().is_some_and(|seeking| seeking.is_worth_retrying);
             self.parent = Some(rank).filter(|rank| !self.is_gone(*rank));
-            // It accepted before this rank heard that it leaves.
-            if self.parent.is_none() {
-                self.timers.push((now + REPARENT_AFTER, Timer::Reparent));
+            match self.parent {
+                // It accepted before this rank heard that it leaves.
+                None => self.timers.push((now + REPARENT_AFTER, Timer::Reparent)),
+                // A higher rank may have this one for its parent, and the rest of the group hang on the lower one that did not answer.
+                Some(parent) if missed_one && parent > self.rank => drop(self.search_again(now)),
+                Some(_) => self.searches = 0,
             }
         }
     }

@@ -353,9 +353,10 @@ impl Regroup {
     fn choose(&mut self, now: Instant, actions: &mut Vec<Action>) {
         match self.leader() {
             leader if leader == self.rank => {
-                // The others need a moment to find out that the leader before is gone or silent, even if the deadline has passed.
+                // The others need a moment to find out that the leader before is gone or silent, even if the deadline has passed: one
+                // that has just begun to dial it takes `HELLO`.
                 if self.led_by.take().is_some() {
-                    self.gather_until = self.gather_until.max(now + HELLO);
+                    self.gather_until = self.gather_until.max(now + HELLO + PROBE);
                 }
                 self.phase = Phase::Gathering { probe_at: now + PROBE };
                 let connections: Vec<Connection> = self.arrived.values().map(|(own, _)| *own).collect();

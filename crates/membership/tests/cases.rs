@@ -188,3 +188,16 @@ fn a_rank_whose_parent_leaves_too_hands_its_departure_over() {
     let actions = group.handle(Input::Confirmed(2), now);
     assert_eq!(actions, [Action::Reparent(0)], "rank 2 may end before it has passed the departure on");
 }
+
+#[test]
+fn a_rank_below_a_higher_one_searches_again() {
+    let (mut group, mut now) = (Group::<u32>::new(2, Some(0), []), Instant::now());
+    group.set_parents(tree::Shape::Star.parents(&[0; RANKS as usize]));
+    group.handle(left(0), now);
+    assert!(wait(&mut group, &mut now, |action| *action == Action::Reparent(1)));
+    let unclear = Input::NotReparented { rank: 1, why: Probe::Unclear, gone: None };
+    assert_eq!(group.handle(unclear, now), [Action::Reparent(3)]);
+    group.handle(Input::Connected(3), now);
+    let is_again = |action: &Action<u32>| *action == Action::Reparent(1);
+    assert!(wait(&mut group, &mut now, is_again), "rank 3 may have this rank for its parent");
+}

@@ -56,12 +56,19 @@ impl<F: Clone> Group<F> {
                 self.seeking = Some(Seeking { candidate, ..seeking });
                 actions.push(Action::Reparent(candidate));
             }
-            None if seeking.is_worth_retrying && self.searches < REPARENT_SEARCHES_MAX => {
-                self.searches += 1;
-                self.timers.push((now + REPARENT * (1 << self.searches), Timer::Reparent));
-            }
+            None if seeking.is_worth_retrying && self.search_again(now) => {}
             None => self.conclude(&seeking.refused, now, actions),
         }
+    }
+
+    /// Searches again later, unless it has done so often enough.
+    pub(super) fn search_again(&mut self, now: Instant) -> bool {
+        let may = self.searches < REPARENT_SEARCHES_MAX;
+        if may {
+            self.searches += 1;
+            self.timers.push((now + REPARENT * (1 << self.searches), Timer::Reparent));
+        }
+        may
     }
 
     /// An attempt to reparent failed.

@@ -91,6 +91,8 @@ struct Node {
     /// Counts attempts to regroup, so that results of an old one are not taken for those of a new one.
     attempt: u32,
     regroup_deadline: Instant,
+    /// When it was last resumed.
+    resumed: Instant,
     /// Followers that came while this rank was not regrouping.
     arrivals: Vec<(u64, regroup::Hello)>,
     /// Children that connected and were not given to the regrouping machine yet, by group.
@@ -244,6 +246,7 @@ impl World {
                 regroup: None,
                 attempt: 0,
                 regroup_deadline: start,
+                resumed: start,
                 arrivals: Vec::new(),
                 children: BTreeMap::new(),
                 blocked: None,
@@ -349,6 +352,7 @@ impl World {
             Happens::Resume(rank) => {
                 if self.nodes[rank as usize].life == Life::Stopped {
                     self.nodes[rank as usize].life = Life::Runs;
+                    self.nodes[rank as usize].resumed = self.queue.now();
                     for happens in std::mem::take(&mut self.nodes[rank as usize].backlog) {
                         self.happen(happens)?;
                     }

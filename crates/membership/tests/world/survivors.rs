@@ -240,7 +240,9 @@ impl World {
         rank: u32,
         result: Result<View, regroup::Error>,
     ) -> Result<(), String> {
-        let deadline = self.nodes[rank as usize].regroup_deadline;
+        let node = &self.nodes[rank as usize];
+        // A rank that is stopped does nothing by its deadline.
+        let deadline = node.regroup_deadline.max(node.resumed);
         let late = self.queue.now().saturating_duration_since(deadline);
         self.outcome.slowest_regroup = self.outcome.slowest_regroup.max(late);
         let view = match result {

@@ -24,6 +24,7 @@ mod durations;
 mod engine;
 mod error;
 mod failure;
+mod identities;
 mod layout;
 mod operation;
 mod p2p;
@@ -45,11 +46,10 @@ pub use background::{
 pub use buffers::Buffers;
 pub use bytemuck;
 pub use choose::tuning::{TuningError, check as check_tuning};
-pub use communicator::{
-    Communicator, Group, Identities, Open, Options, SIGNALS, TimedStep, TracedStep, on_threads,
-};
+pub use communicator::{Communicator, Group, Open, Options, SIGNALS, TimedStep, TracedStep, on_threads};
 pub use data::Data;
 pub use error::Error;
+pub use identities::Identities;
 pub use operation::Operation;
 pub use p2p::{Endpoint, MESSAGES_MAX};
 pub use request::{Counts, PlanId, Request};

@@ -8,11 +8,10 @@
 //!
 //! *Reparenting.* A rank that leaves in good order passes nothing on any more. Its children connect to the next rank above that
 //! is there, or else to the lowest rank that is; a rank that has no neighbour left and finds no lower rank tries the higher
-//! ones. A rank that answers that it is not in the group any more counts as having left; one whose address refuses the
-//! connection has died if it would have handed its departure over to this rank. Both ends then send each other every
+//! ones. A rank that answers that it is not in the group any more counts as having left. Both ends then send each other every
 //! lasting event, since one of them may have missed some. It happens a moment later, because ranks mostly leave
-//! together. A child that dies before it has reconnected has no neighbour that could notice; so the rank that it should have
-//! connected to probes it.
+//! together. A child that ends before it has reconnected has no neighbour that could notice; so the rank that it should have
+//! connected to probes it, less and less often, until it connects or has ended.
 //!
 //! *Departure.* A rank that leaves stays until its neighbours have confirmed that they heard of it (`group/depart.rs`).
 //!
@@ -39,14 +38,16 @@ const CALLS_MAX: usize = 128;
 const INQUIRY_ATTEMPTS_MIN: u32 = 3;
 /// What a lost connection is reported as when nothing more is known.
 pub const WAS_LOST: &str = "was lost";
+/// What is reported of a rank that has regrouped with others without this rank.
+const HAS_CONTINUED: &str = "was lost, and that rank continued in another group";
 
 #[derive(Debug, Clone)]
 enum Timer {
     /// Ends an inquiry, or tries again.
     Inquiry(u32),
     Reparent,
-    /// Children of a rank that left are missed.
-    Children(u32),
+    /// Children of a rank that left are missed; they were probed this number of times.
+    Children(u32, u32),
     /// This rank has waited long enough for its departure to be confirmed.
     Departure,
 }
@@ -70,8 +71,6 @@ struct Seeking {
     refused: BTreeSet<u32>,
     /// Whether one of them did not answer: it may be stopped.
     is_worth_retrying: bool,
-    /// Whether a rank said that it has left, but not what it knew of others.
-    has_gaps: bool,
 }
 
 /// One rank's view of its group. `F` is the error of a rank that gave the group up.
@@ -102,6 +101,8 @@ pub struct Group<F> {
     searches: u32,
     /// Ranks that are probed because they did not reconnect.
     missed: BTreeSet<u32>,
+    /// Whether a rank answered that it has left, which does not say what it knew of others.
+    has_gaps: bool,
     departure: Option<Departure>,
     timers: Vec<(Instant, Timer)>,
 }
@@ -128,6 +129,7 @@ impl<F: Clone> Group<F> {
             seeking: None,
             searches: 0,
             missed: BTreeSet::new(),
+            has_gaps: false,
             departure: None,
             timers: Vec::new(),
         }
@@ -268,9 +270,7 @@ impl<F: Clone> Group<F> {
 
     /// Takes in an event and passes it on, unless it was heard before.
     fn learn(&mut self, event: Event<F>, from: Option<u32>, now: Instant, actions: &mut Vec<Action<F>>) {
-        let has_left =
-            matches!(&event, Event::Died { rank } | Event::Lost { rank, .. } if self.has_left(*rank));
-        if has_left || !self.is_new(&event, now) {
+        if !self.is_new(&event, now) {
             return;
         }
         if !mutant!("news-not-passed-on") {
@@ -292,7 +292,7 @@ impl<F: Clone> Group<F> {
                 if self.cause.is_none() {
                     self.left_before_failure.insert(*rank);
                 }
-                self.timers.push((now + PROBE_CHILDREN_AFTER, Timer::Children(*rank)));
+                self.timers.push((now + PROBE_CHILDREN_AFTER, Timer::Children(*rank, 0)));
                 if self.parent == Some(*rank) {
                     self.parent = None;
                     self.timers.push((now + REPARENT_AFTER, Timer::Reparent));
@@ -338,6 +338,15 @@ impl<F: Clone> Group<F> {
         }
     }
 
+    /// The process of a rank has ended that is not known to have left. A rank that took the departures of others with it may have
+    /// known better.
+    fn end(&mut self, rank: u32, now: Instant, actions: &mut Vec<Action<F>>) {
+        match self.has_gaps {
+            true => self.lose(rank, WAS_LOST.to_owned(), now, actions),
+            false => self.die(rank, now, actions),
+        }
+    }
+
     fn lose(&mut self, rank: u32, what: String, now: Instant, actions: &mut Vec<Action<F>>) {
         if mutant!("lost-counts-as-dead") {
             return self.die(rank, now, actions);
@@ -356,8 +365,9 @@ impl<F: Clone> Group<F> {
     fn connect(&mut self, rank: u32, now: Instant, actions: &mut Vec<Action<F>>) {
         actions.extend(self.lasting.iter().map(|event| Action::Send { to: rank, event: event.clone() }));
         let is_sought = self.seeking.as_ref().is_some_and(|seeking| seeking.candidate == rank);
-        // A rank that leaves takes no other in. It connects to another only to hand its departure over.
-        if self.left.contains(&self.rank) && !is_sought {
+        // A rank that leaves takes no other in. It connects to another only to hand its departure over. Two ranks that connect to each
+        // other at the same time have two connections.
+        if self.left.contains(&self.rank) && !is_sought && !self.neighbours.contains(&rank) {
             actions.push(Action::Close(rank));
             return;
         }
@@ -367,12 +377,14 @@ impl<F: Clone> Group<F> {
             departure.unconfirmed.insert(rank);
         }
         if is_sought {
-            self.seeking = None;
-            self.searches = 0;
+            let missed_one = self.seeking.take().is_some_and(|seeking| seeking.is_worth_retrying);
             self.parent = Some(rank).filter(|rank| !self.is_gone(*rank));
-            // It accepted before this rank heard that it leaves.
-            if self.parent.is_none() {
-                self.timers.push((now + REPARENT_AFTER, Timer::Reparent));
+            match self.parent {
+                // It accepted before this rank heard that it leaves.
+                None => self.timers.push((now + REPARENT_AFTER, Timer::Reparent)),
+                // A higher rank may have this one for its parent, and the rest of the group hang on the lower one that did not answer.
+                Some(parent) if missed_one && parent > self.rank => drop(self.search_again(now)),
+                Some(_) => self.searches = 0,
             }
         }
     }
@@ -412,17 +424,12 @@ impl<F: Clone> Group<F> {
                     }
                 }
                 // A rank that leaves takes nobody in.
-                Timer::Children(_) if self.left.contains(&self.rank) => {}
+                Timer::Children(..) if self.left.contains(&self.rank) => {}
                 // A rank that seeks a new parent may have missed that they left.
-                Timer::Children(left) if self.is_seeking() => {
-                    self.timers.push((now + PROBE_CHILDREN_AFTER, Timer::Children(left)));
+                Timer::Children(left, probes) if self.is_seeking() => {
+                    self.timers.push((now + PROBE_CHILDREN_AFTER, Timer::Children(left, probes)));
                 }
-                Timer::Children(left) => {
-                    for child in self.missed_children(left) {
-                        self.missed.insert(child);
-                        actions.push(Action::Probe(child));
-                    }
-                }
+                Timer::Children(left, probes) => self.probe_children(left, probes, now, actions),
             }
         }
     }

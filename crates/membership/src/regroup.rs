@@ -20,13 +20,15 @@
 //!
 //! *Silent leaders.* The lowest rank may live and not regroup: its process is stopped, or its program does something else, while its
 //! monitor thread accepts connections. A leader that has not sent `Gathering` at a follower's deadline is *passed over*: it counts as
-//! unreachable, and the next rank leads. The new leader waits a moment longer and sends its hello to the ranks that are missing
-//! ([`Action::Call`]), because their deadlines may be later. The quorum keeps this safe if the silent leader regroups after all.
+//! unreachable, and the next rank leads. The new leader waits a moment longer, because the deadlines of the others may be later. The
+//! quorum keeps this safe if the silent leader regroups after all. A leader calls the ranks that are missing ([`Action::Call`]), so
+//! that two leaders hear of each other: the higher one then follows the lower.
 //!
 //! *No two sides continue.* The leader proposes only with a quorum ([`crate::quorum`]) in every group that any of the ranks
 //! which came may be in: the one it is in, and each for which it has said `Ready` without hearing how that ended. The leader of
 //! such a group may have committed it, and its other ranks may have continued. A rank forgets it when the leader says `Abort`,
-//! because that leader has not committed it and never will.
+//! because that leader has not committed it and never will. If a rank comes or calls that is in such a group, the group stands, and
+//! this rank is in it too: it chooses its leader among the ranks of that group from then on.
 //!
 //! *Out is out.* A rank that did not come in time is not in the new group, even if it lives. The ranks of the newest group that
 //! anybody here is in are the only ones that a proposal may name. A rank that continues raises
@@ -116,6 +118,8 @@ pub struct Regroup {
     rank: u32,
     /// The group that this rank is in, then those that it may be in.
     views: Vec<View>,
+    /// Groups that it was in, or may have been in, before that one.
+    past: BTreeSet<u64>,
     /// The host of each rank, by which the tree is drawn.
     hosts: Vec<u32>,
     deadline: Instant,
@@ -138,6 +142,8 @@ pub struct Regroup {
     barred: BTreeSet<u32>,
     /// Leaders that were silent at the deadline.
     passed: BTreeSet<u32>,
+    /// The calls of each lower rank that this rank heeded since that rank last led it.
+    heeded: BTreeMap<u32, u32>,
     /// Ranks that this rank has sent which leader it follows, and that leader.
     named: BTreeSet<(u32, u32)>,
     /// The leader that this rank last tried to follow.
@@ -162,6 +168,7 @@ impl Regroup {
         Regroup {
             rank,
             views,
+            past: BTreeSet::new(),
             hosts,
             deadline,
             gather_until: deadline,
@@ -174,6 +181,7 @@ impl Regroup {
             barred: BTreeSet::new(),
             returning: None,
             passed: BTreeSet::new(),
+            heeded: BTreeMap::new(),
             named: BTreeSet::new(),
             led_by: None,
             aborts: 0,
@@ -245,7 +253,9 @@ impl Regroup {
         match input {
             Input::Known { dead, left, cut_off, continued } => {
                 // A group that formed without this rank; of one that this rank is ready for it hears from the others.
-                let is_other = |group: &u64| self.views.iter().all(|view| view.group != *group);
+                let is_other = |group: &u64| {
+                    !self.past.contains(group) && self.views.iter().all(|view| view.group != *group)
+                };
                 if continued.iter().any(is_other) && !mutant!("continued-is-forgotten") {
                     return self.done(Err(Error::Excluded), actions);
                 }
@@ -292,13 +302,8 @@ impl Regroup {
             Phase::Gathering { probe_at } if now >= *probe_at && now < end => {
                 *probe_at = now + PROBE;
                 let hello = self.hello();
-                // They may wait for another leader.
-                let calls = !hello.passed.is_empty() || self.minority_until.is_some();
-                let find = |rank| match calls {
-                    true => Action::Call(rank, hello.clone()),
-                    false => Action::Probe(rank),
-                };
-                actions.extend(self.missing().into_iter().map(find));
+                // They may wait for another leader, or not know that this rank's group stands.
+                actions.extend(self.missing().into_iter().map(|rank| Action::Call(rank, hello.clone())));
             }
             Phase::Forming(forming) if now >= forming.until => {
                 if forming.leader.is_some() {
@@ -348,9 +353,10 @@ impl Regroup {
     fn choose(&mut self, now: Instant, actions: &mut Vec<Action>) {
         match self.leader() {
             leader if leader == self.rank => {
-                // The others need a moment to find out that the leader before is gone or silent, even if the deadline has passed.
+                // The others need a moment to find out that the leader before is gone or silent, even if the deadline has passed: one
+                // that has just begun to dial it takes `HELLO`.
                 if self.led_by.take().is_some() {
-                    self.gather_until = self.gather_until.max(now + HELLO);
+                    self.gather_until = self.gather_until.max(now + HELLO + PROBE);
                 }
                 self.phase = Phase::Gathering { probe_at: now + PROBE };
                 let connections: Vec<Connection> = self.arrived.values().map(|(own, _)| *own).collect();

@@ -1,13 +1,11 @@
 //! Rendezvous of many ranks under many seeded schedules of delays and faults; see `rendezvous/world.rs` for what is checked.
 //!
-//! `WEFT_SCHEDULES` sets how many schedules are run, `WEFT_SEED` runs one and prints what happened.
+//! `weftlink_testkit::schedules` has the environment variables.
 
 #[path = "rendezvous/checks.rs"]
 mod checks;
 #[path = "rendezvous/drive.rs"]
 mod drive;
-#[path = "world/random.rs"]
-mod random;
 #[path = "rendezvous/settle.rs"]
 mod settle;
 #[path = "rendezvous/world.rs"]
@@ -15,22 +13,19 @@ mod world;
 
 use std::time::Duration;
 
-use random::Random;
+use weftlink_testkit::random::Random;
+use weftlink_testkit::schedules;
 use world::{Fault, Outcome, Spec, World};
 
 /// As many as `make test` has time for.
 const SCHEDULES: u64 = 40_000;
-
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
-}
 
 fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
 
 fn schedule(seed: u64, is_shown: bool) -> Result<Outcome, String> {
-    let mut random = Random(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) + 1);
+    let mut random = schedules::random(seed);
     let size = match random.below(32) {
         0 => 2 + random.below(63),
         1..=6 => 2 + random.below(15),
@@ -38,12 +33,12 @@ fn schedule(seed: u64, is_shown: bool) -> Result<Outcome, String> {
     } as u32;
     let hosts = 1 + random.below(u64::from(size).min(5)) as u32;
     let spread = [1, 300, 4_000][random.below(3) as usize];
-    let mut world = World::new(random.next(), size);
+    let mut world = World::new(random.draw(), size);
     world.is_network = random.one_in(2);
     world.is_star = !world.is_network && random.one_in(3);
     world.has_several_places = world.is_network && random.one_in(4);
     if is_shown {
-        world.trace = Some(Vec::new());
+        world.queue.begin_trace(format!("{size} ranks on {hosts} hosts"));
     }
     let are_patient = random.one_in(2);
     for rank in 0..size {
@@ -112,23 +107,8 @@ fn schedule(seed: u64, is_shown: bool) -> Result<Outcome, String> {
 
 #[test]
 fn rendezvous_schedules_hold() {
-    if let Some(seed) = number("WEFT_SEED") {
-        println!("{:?}", schedule(seed, true).unwrap());
-        return;
-    }
-    let count = number("WEFT_SCHEDULES").unwrap_or(SCHEDULES);
-    let mut total = Outcome::default();
-    let mut failed = Vec::new();
-    for seed in 0..count {
-        match schedule(seed, false) {
-            Ok(outcome) => total.add(&outcome),
-            Err(error) => failed.push((seed, error)),
-        }
-    }
-    println!("{count} schedules: {total:?}");
-    let shown: Vec<String> =
-        failed.iter().take(10).map(|(seed, error)| format!("WEFT_SEED={seed}: {error}")).collect();
-    assert!(failed.is_empty(), "{} of {count} schedules fail:\n{}", failed.len(), shown.join("\n"));
+    let total = schedules::run(SCHEDULES, schedule, |total: &mut Outcome, outcome| total.add(outcome));
+    let Some(total) = total else { return };
     let Outcome { joined, calm, refused, missing, died, .. } = total;
     assert!(
         [joined, calm, refused, missing, died].iter().all(|seen| *seen > 0),

@@ -1,22 +1,19 @@
 //! Many ranks under many seeded schedules of delays and faults; see `world` for what is checked.
 //!
-//! `WEFT_SCHEDULES` sets how many schedules are run, `WEFT_SEED` runs one and prints what happened.
+//! `weftlink_testkit::schedules` has the environment variables.
 
 mod world;
 
 use std::time::Duration;
 
-use world::{Fault, Outcome, Random, World};
+use weftlink_testkit::schedules;
+use world::{Fault, Outcome, World};
 
 /// As many as `make test` has time for.
 const SCHEDULES: u64 = 100_000;
 
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
-}
-
 fn schedule(seed: u64, is_shown: bool) -> Result<Outcome, String> {
-    let mut random = Random(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) + 1);
+    let mut random = schedules::random(seed);
     let size = match random.below(16) {
         0 => 2 + random.below(63),
         1..=4 => 2 + random.below(15),
@@ -24,10 +21,11 @@ fn schedule(seed: u64, is_shown: bool) -> Result<Outcome, String> {
     } as u32;
     let hosts = 1 + random.below(u64::from(size).min(5)) as u32;
     let regroup_timeout = Duration::from_millis([500, 3_000, 12_000][random.below(3) as usize]);
-    let mut world = World::new(random.next(), size, hosts, regroup_timeout);
+    let mut world = World::new(random.draw(), size, hosts, regroup_timeout);
     world.blocks = random.one_in(2);
     if is_shown {
-        world.trace = Some(vec![format!("{size} ranks on {hosts} hosts, {regroup_timeout:?} to regroup")]);
+        let line = format!("{size} ranks on {hosts} hosts, {regroup_timeout:?} to regroup");
+        world.queue.begin_trace(line);
     }
     for _ in 0..=random.below(4) {
         let rank = random.below(u64::from(size)) as u32;
@@ -69,37 +67,12 @@ fn schedule(seed: u64, is_shown: bool) -> Result<Outcome, String> {
             _ => Fault::Kill(rank),
         };
         world.fault(at, fault);
-        if let Some(trace) = &mut world.trace {
-            trace.push(format!("planned: {fault:?} at {at:?}"));
-        }
+        world.queue.note(|| format!("planned: {fault:?} at {at:?}"));
     }
     world.run()
 }
 
 #[test]
 fn schedules_hold() {
-    if let Some(seed) = number("WEFT_SEED") {
-        println!("{:?}", schedule(seed, true).unwrap());
-        return;
-    }
-    let count = number("WEFT_SCHEDULES").unwrap_or(SCHEDULES);
-    let (mut steps, mut groups, mut deaths, mut departures) = (0, 0, 0, 0);
-    let mut failed = Vec::new();
-    for seed in 0..count {
-        match schedule(seed, false) {
-            Ok(outcome) => {
-                steps += outcome.steps;
-                groups += outcome.groups;
-                deaths += outcome.deaths_heard;
-                departures += outcome.confirmed;
-            }
-            Err(error) => failed.push((seed, error)),
-        }
-    }
-    println!(
-        "{count} schedules: {steps} steps, {groups} groups formed, {deaths} deaths heard of, {departures} departures confirmed"
-    );
-    let shown: Vec<String> =
-        failed.iter().take(10).map(|(seed, error)| format!("WEFT_SEED={seed}: {error}")).collect();
-    assert!(failed.is_empty(), "{} of {count} schedules fail:\n{}", failed.len(), shown.join("\n"));
+    schedules::run(SCHEDULES, schedule, |total: &mut Outcome, outcome| total.add(outcome));
 }

@@ -1,6 +1,6 @@
 //! 2 to 8 ranks exchange messages under many seeded schedules of delays and faults; see `world` for what is checked.
 //!
-//! `WEFT_SCHEDULES` sets how many schedules are run, `WEFT_SEED` runs one and prints what happened.
+//! `weftlink_testkit::schedules` has the environment variables.
 
 mod world;
 
@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use weftlink_p2p::Direction;
 use weftlink_plan::DataType;
-use world::{Fault, Posted, Random, Shape, Summary, World};
+use weftlink_testkit::random::Random;
+use weftlink_testkit::schedules;
+use world::{Fault, Posted, Shape, Summary, World};
 
 /// As many as `make test` has time for.
 const SCHEDULES: u64 = 50_000;
+/// Of this number of operations, some have each outcome.
+const OPERATIONS_MIN: usize = 20_000;
 const TYPES: [Option<DataType>; 3] = [None, Some(DataType::F32), Some(DataType::I32)];
-
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
-}
 
 fn shape(random: &mut Random) -> Shape {
     let size = 2 + random.below(7) as usize;
@@ -79,11 +79,11 @@ fn message(world: &mut World, random: &mut Random, shape: &Shape) {
 }
 
 fn schedule(seed: u64, is_shown: bool) -> Result<Summary, String> {
-    let mut random = Random(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) + 1);
+    let mut random = schedules::random(seed);
     let shape = shape(&mut random);
-    let mut world = World::new(random.next(), shape);
+    let mut world = World::new(random.draw(), shape);
     if is_shown {
-        world.trace = Some(vec![format!("{shape:?}")]);
+        world.queue.begin_trace(format!("{shape:?}"));
     }
     for _ in 0..=random.below(20) {
         message(&mut world, &mut random, &shape);
@@ -114,27 +114,11 @@ fn schedule(seed: u64, is_shown: bool) -> Result<Summary, String> {
 
 #[test]
 fn schedules_hold() {
-    if let Some(seed) = number("WEFT_SEED") {
-        println!("{:?}", schedule(seed, true).unwrap());
-        return;
-    }
-    let count = number("WEFT_SCHEDULES").unwrap_or(SCHEDULES);
-    let mut all = Summary::default();
-    let mut failed = Vec::new();
-    for seed in 0..count {
-        match schedule(seed, false) {
-            Ok(one) => all.add(&one),
-            Err(error) => failed.push((seed, error)),
-        }
-    }
-    println!("{count} schedules: {all:?}");
-    let shown: Vec<String> =
-        failed.iter().take(10).map(|(seed, error)| format!("WEFT_SEED={seed}: {error}")).collect();
-    assert!(failed.is_empty(), "{} of {count} schedules fail:\n{}", failed.len(), shown.join("\n"));
+    let all = schedules::run(SCHEDULES, schedule, |all: &mut Summary, one| all.add(one));
     // Schedules in which nothing happens would hold as well.
-    if count >= 1000 {
+    if let Some(all) = all.filter(|all| all.operations >= OPERATIONS_MIN) {
         for (what, times) in all.parts() {
-            assert!(times > 0, "no operation of {count} schedules {what}");
+            assert!(times > 0, "no operation of {} {what}", all.operations);
         }
     }
 }

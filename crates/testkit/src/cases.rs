@@ -15,6 +15,7 @@ use weftlink_plan::collective::Promise;
 use weftlink_plan::plan::{Output, Protocol};
 use weftlink_plan::{Algorithm, Aliasing, Collective, DataType, Plan, Reduction};
 
+pub use crate::random::mix;
 pub use file::cases_of;
 
 /// One call that all ranks make.
@@ -199,12 +200,4 @@ impl std::fmt::Display for Case {
 pub fn doing(collective: &Collective, ranks: u32) -> impl Iterator<Item = Algorithm> {
     let plan = move |algorithm: &Algorithm| algorithm.flat(collective, ranks, 1);
     Algorithm::ALL.into_iter().filter(move |it| plan(it).is_ok_and(|plan| plan.groups.is_empty()))
-}
-
-/// The finaliser of SplitMix64: pseudo-random numbers, the same for every backend.
-pub fn mix(number: u64) -> u64 {
-    let z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ z >> 31
 }

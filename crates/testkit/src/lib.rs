@@ -8,6 +8,8 @@
 //! of all plans of the built-in algorithms, and [`plans`] with features that no built-in algorithm uses. [`promise`] is an independent
 //! definition of the results of each collective.
 //!
+//! [`schedules`] runs seeded schedules of many ranks under virtual time, with the numbers of [`random`].
+//!
 //! [`hosts`] are network namespaces, for tests of ranks on several hosts. [`processes`] starts programs that inherit nothing from the shell
 //! in which the tests run, and [`ports`] reserves ports for their rendezvous.
 //!
@@ -24,4 +26,6 @@ pub mod ports;
 #[allow(unsafe_code, reason = "code between fork and exec")]
 pub mod processes;
 pub mod promise;
+pub mod random;
+pub mod schedules;
 pub mod trace;

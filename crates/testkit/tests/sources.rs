@@ -43,6 +43,7 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ("cli/src/run/mod.rs", "names that look like settings"),
     ("cli/src/screen.rs", "COLUMNS and the locale"),
     ("cli/src/run/program.rs", "PATH"),
+    ("testkit/src/schedules.rs", "which seeded schedules a test runs"),
     ("testkit/src/processes.rs", "tests start processes without the settings of the shell"),
 ];
 

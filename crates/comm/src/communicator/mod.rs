@@ -14,7 +14,6 @@ mod endpoint;
 mod fail;
 mod finish;
 mod group;
-mod identities;
 mod load;
 mod open;
 mod perform;
@@ -34,7 +33,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use weftlink_bootstrap::{Bootstrap, Failure};
+use weftlink_bootstrap::{BlameKind, Bootstrap, Failure};
 use weftlink_plan::{Cut, Verified};
 use weftlink_recorder::recorder::{Counters, FlightRecorder};
 use weftlink_shm::memory::SharedMemory;
@@ -43,7 +42,6 @@ pub(crate) use abort_handle::AbortHandle;
 use check::fit;
 use current::Current;
 pub use group::Group;
-pub use identities::Identities;
 pub use open::{Open, SIGNALS};
 pub use start::{Options, on_threads};
 use trace::{Recorder, Stopwatch};
@@ -53,6 +51,7 @@ use crate::buffers::Buffers;
 use crate::choose::{Key, Table};
 use crate::engine::{Engine, Ports, Silent, Tracer};
 use crate::error::Error;
+use crate::identities::Identities;
 use crate::operation::Operation;
 use crate::request::{CallArgs, Counts, PlanId, Request};
 use crate::shared::Shared;
@@ -221,6 +220,11 @@ impl Communicator {
     /// Writes the flight recorder's record into a folder, for `weft why`, and returns its path.
     pub fn dump(&self, folder: &Path) -> io::Result<PathBuf> {
         self.flight_recorder().dump(folder)
+    }
+
+    /// Where each rank runs, to report it beside an error.
+    pub fn identities(&self) -> Identities {
+        (0..self.size as u32).map(|rank| self.bootstrap.blame(rank, BlameKind::Failed)).collect()
     }
 
     #[inline]

@@ -59,8 +59,8 @@ use ring::{Bell, Ring};
 use state::State;
 use wire::Wires;
 
-use crate::communicator::Identities;
 use crate::error::Error;
+use crate::identities::Identities;
 use crate::transport::cma::Process;
 
 /// One rank's end of all messages between two ranks. Opened by [`Communicator::endpoint`](crate::Communicator::endpoint); clones share it.

@@ -12,9 +12,9 @@ use weftlink_shm::wait::{AbortCode, Waiter};
 
 use super::completion::{Op, described, tag_of};
 use crate::abort_note::ended_by;
-use crate::communicator::Identities;
 use crate::durations::{ABORT_CAUSE, CAUSE_POLL};
 use crate::error::Error;
+use crate::identities::Identities;
 use crate::transport::Fault;
 
 /// The state of the communicator and its ranks. The lines are in memory that the endpoint keeps mapped.

@@ -53,8 +53,8 @@ impl<F: Clone> Group<F> {
         if let Some(departure) = &mut self.departure {
             departure.unconfirmed.remove(&rank);
             departure.confirmed.insert(rank);
-            let stays = !self.left.contains(&rank) || mutant!("leavers-confirm-leavers");
-            departure.is_handed_over |= self.parent == Some(rank) && stays;
+            // A rank that leaves is no parent any more.
+            departure.is_handed_over |= self.parent == Some(rank) || mutant!("leavers-confirm-leavers");
         }
     }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use super::{Action, Gone, Group, INQUIRY_ATTEMPTS_MIN, Probe, Seeking, Timer, WAS_LOST};
-use crate::durations::{INQUIRY_RETRY, REPARENT};
+use super::{Action, Gone, Group, HAS_CONTINUED, INQUIRY_ATTEMPTS_MIN, Probe, Seeking, Timer, WAS_LOST};
+use crate::durations::{INQUIRY_RETRY, PROBE_CHILDREN_AFTER, REPARENT};
 use crate::event::Event;
 use crate::tree;
 
@@ -12,13 +12,15 @@ use crate::tree;
 const REPARENT_TRIES_MAX: usize = 64;
 /// The most searches for a new parent that end without one; each follows after twice the time of the one before.
 const REPARENT_SEARCHES_MAX: u32 = 6;
+/// The most probes of children that do not reconnect; each follows after twice the time of the one before.
+const CHILD_PROBES_MAX: u32 = 6;
 
 impl<F: Clone> Group<F> {
     pub(super) fn probed(&mut self, rank: u32, outcome: Probe, now: Instant, actions: &mut Vec<Action<F>>) {
         // A rank that did not reconnect and is there may still do so.
         if self.missed.remove(&rank) && outcome == Probe::Refused && !self.neighbours.contains(&rank) {
             self.inquiries.remove(&rank);
-            return self.die(rank, now, actions);
+            return self.end(rank, now, actions);
         }
         let Some(inquiry) = self.inquiries.get_mut(&rank).filter(|inquiry| !inquiry.is_watched) else {
             return;
@@ -54,12 +56,19 @@ impl<F: Clone> Group<F> {
                 self.seeking = Some(Seeking { candidate, ..seeking });
                 actions.push(Action::Reparent(candidate));
             }
-            None if seeking.is_worth_retrying && self.searches < REPARENT_SEARCHES_MAX => {
-                self.searches += 1;
-                self.timers.push((now + REPARENT * (1 << self.searches), Timer::Reparent));
-            }
+            None if seeking.is_worth_retrying && self.search_again(now) => {}
             None => self.conclude(&seeking.refused, now, actions),
         }
+    }
+
+    /// Searches again later, unless it has done so often enough.
+    pub(super) fn search_again(&mut self, now: Instant) -> bool {
+        let may = self.searches < REPARENT_SEARCHES_MAX;
+        if may {
+            self.searches += 1;
+            self.timers.push((now + REPARENT * (1 << self.searches), Timer::Reparent));
+        }
+        may
     }
 
     /// An attempt to reparent failed.
@@ -73,26 +82,26 @@ impl<F: Clone> Group<F> {
     ) {
         let Some(seeking) = self.seeking.as_mut().filter(|seeking| seeking.candidate == rank) else { return };
         seeking.is_worth_retrying |= matches!(why, Probe::Silent | Probe::Unclear);
+        if why == Probe::Refused {
+            seeking.refused.insert(rank);
+        }
         // It left while this rank had no neighbour to hear it from. Waiting for it would take until a deadline.
-        if let Some(gone) = gone {
-            seeking.has_gaps = true;
-            let event = match gone {
-                Gone::Left { calls } => Event::Left { rank, calls },
-                Gone::Continued { group } => Event::Continued { rank, group },
-            };
-            self.learn(event, None, now, actions);
+        match gone {
+            Some(Gone::Left { calls }) => {
+                self.has_gaps = true;
+                self.learn(Event::Left { rank, calls }, None, now, actions);
+            }
+            Some(Gone::Continued { group }) => {
+                // Ranks regroup after a failure, which this rank has not heard of and none of them will pass on.
+                if self.cause.is_none() {
+                    self.lose(rank, HAS_CONTINUED.to_owned(), now, actions);
+                }
+                self.learn(Event::Continued { rank, group }, None, now, actions);
+            }
+            None => {}
         }
         if self.departure.is_some() {
             return self.not_handed_over(why);
-        }
-        if why == Probe::Refused && !self.is_gone(rank) {
-            let is_successor = self.successors(rank).next() == Some(self.rank);
-            match &mut self.seeking {
-                // In good order, it would have handed its departure over to this rank.
-                Some(seeking) if is_successor && !seeking.has_gaps => self.die(rank, now, actions),
-                Some(seeking) => drop(seeking.refused.insert(rank)),
-                None => {}
-            }
         }
         self.reparent(now, actions);
     }
@@ -104,7 +113,7 @@ impl<F: Clone> Group<F> {
         let ended: Vec<u32> = refused.iter().copied().filter(|rank| !self.is_gone(*rank)).collect();
         match ended[..] {
             _ if !self.is_alone() => {}
-            [one] => self.die(one, now, actions),
+            [one] => self.end(one, now, actions),
             _ => ended.into_iter().for_each(|rank| self.lose(rank, WAS_LOST.to_owned(), now, actions)),
         }
     }
@@ -127,8 +136,27 @@ impl<F: Clone> Group<F> {
         self.heirs(rank).chain(higher)
     }
 
-    /// The children of a rank that left which should have connected to this rank and have not.
-    pub(super) fn missed_children(&self, left: u32) -> Vec<u32> {
+    /// Probes the children of a rank that left which should have connected to this rank and have not. One that answers may still
+    /// connect, or may leave without a rank that confirms it, so it is probed again.
+    pub(super) fn probe_children(
+        &mut self,
+        left: u32,
+        probes: u32,
+        now: Instant,
+        actions: &mut Vec<Action<F>>,
+    ) {
+        let missed = self.missed_children(left);
+        if !missed.is_empty() && probes + 1 < CHILD_PROBES_MAX {
+            let when = now + PROBE_CHILDREN_AFTER * (2 << probes);
+            self.timers.push((when, Timer::Children(left, probes + 1)));
+        }
+        for child in missed {
+            self.missed.insert(child);
+            actions.push(Action::Probe(child));
+        }
+    }
+
+    fn missed_children(&self, left: u32) -> Vec<u32> {
         let is_missed = |child: &u32| {
             !self.neighbours.contains(child)
                 && !self.inquiries.contains_key(child)

@@ -21,8 +21,8 @@ impl Regroup {
         };
         let unclear_since = self.unclear_since.take();
         match dialed {
-            // Another rank has found it silent meanwhile.
-            Ok(connection) if self.out.has(leader) => {
+            // Another rank has found it silent meanwhile, or this rank is in another group.
+            Ok(connection) if self.out.has(leader) || !self.view().ranks.contains(&leader) => {
                 actions.push(Action::Close(connection));
                 self.retry(now, actions);
             }
@@ -116,10 +116,11 @@ impl Regroup {
     ) {
         match message {
             Message::Gathering { wait } => {
-                if let Phase::Following { connection: own, until, is_led, .. } = &mut self.phase
+                if let Phase::Following { leader, connection: own, until, is_led, .. } = &mut self.phase
                     && *own == connection
                     && let Some(later) = now.checked_add(wait)
                 {
+                    self.heeded.remove(leader);
                     // Its deadline counts, which may be later.
                     self.deadline = self.deadline.max(later);
                     self.gather_until = self.gather_until.max(later);

@@ -9,6 +9,8 @@ use crate::quorum::may_continue;
 
 /// The most proposals that a leader aborts, for each rank. Ranks that die or cannot reach each other take one or two.
 const ABORTS_MAX_PER_RANK: usize = 8;
+/// The most calls of a rank that a rank heeds without being led by it.
+const HEEDED_MAX: u32 = 4;
 
 impl Regroup {
     pub(super) fn arrive(
@@ -18,6 +20,7 @@ impl Regroup {
         now: Instant,
         actions: &mut Vec<Action>,
     ) {
+        self.stands(&hello, now, actions);
         if !self.view().ranks.contains(&hello.from) {
             let why = Abort::Excluded;
             actions.push(Action::Send(connection, Message::Abort { group: None, why }));
@@ -31,16 +34,17 @@ impl Regroup {
         self.passed.remove(&hello.from);
         let from = hello.from;
         self.hear_of_silent(&hello.passed, now, actions);
-        // It leads instead of one that it has passed over.
+        // It leads.
         if from < self.rank {
             actions.push(Action::Close(connection));
-            match self.phase {
-                Phase::Gathering { .. } => {
+            let is_leading = matches!(self.phase, Phase::Gathering { .. });
+            let awaits_higher =
+                matches!(self.phase, Phase::Following { leader, is_led: false, .. } if from < leader);
+            if (is_leading || awaits_higher) && self.heeds(from) {
+                if is_leading {
                     self.dismiss(None, &Abort::Retry, actions);
-                    self.retry(now, actions);
                 }
-                Phase::Following { leader, is_led: false, .. } if from < leader => self.retry(now, actions),
-                _ => {}
+                self.retry(now, actions);
             }
             return;
         }
@@ -55,6 +59,28 @@ impl Regroup {
         }
         self.lead(connection, now, actions);
         self.name_leader(actions);
+    }
+
+    /// Whether this rank goes to a lower rank that calls it. One that calls and cannot be reached must not hold up the others.
+    fn heeds(&mut self, caller: u32) -> bool {
+        let calls = self.heeded.entry(caller).or_default();
+        *calls += 1;
+        *calls <= HEEDED_MAX
+    }
+
+    /// If another rank is in a group that this rank was ready for, this rank is in it too.
+    fn stands(&mut self, hello: &Hello, now: Instant, actions: &mut Vec<Action>) {
+        let is_theirs = |view: &View| hello.views.first().is_some_and(|theirs| theirs.group == view.group);
+        let Some(place) = self.views.iter().position(is_theirs).filter(|place| *place > 0) else { return };
+        self.past.extend(self.views.drain(..place).map(|view| view.group));
+        match self.phase {
+            Phase::Gathering { .. } | Phase::Following { .. } => {
+                self.dismiss(None, &Abort::Retry, actions);
+                self.retry(now, actions);
+            }
+            // A proposal has a quorum in that group, too.
+            _ => {}
+        }
     }
 
     /// Sends ranks that came to this rank instead of its leader that the leader is there.
@@ -139,15 +165,15 @@ impl Regroup {
             return;
         }
         let hellos = self.arrived.values().map(|(_, hello)| hello);
-        let newest = hellos
-            .clone()
-            .filter_map(|hello| hello.views.first())
-            .chain(self.views.first())
-            .max_by_key(|view| view.epoch);
-        let allowed: BTreeSet<u32> = newest.into_iter().flat_map(|view| view.ranks.iter().copied()).collect();
-        let may_join = |rank: &u32| allowed.contains(rank) && !self.barred.contains(rank);
+        let own = self.view();
+        let theirs = hellos.clone().filter_map(|hello| hello.views.first());
+        let newest = theirs.fold(own, |newest, view| if view.epoch > newest.epoch { view } else { newest });
+        let may_join = |rank: &u32| newest.ranks.contains(rank) && !self.barred.contains(rank);
         let here: BTreeSet<u32> = self.arrived.keys().copied().chain([self.rank]).filter(may_join).collect();
-        let views: BTreeSet<&View> = hellos.flat_map(|hello| &hello.views).chain(&self.views).collect();
+        // The newest group stands, so no rank is in an older one.
+        let is_current = |view: &&View| view.epoch >= newest.epoch;
+        let views = hellos.flat_map(|hello| &hello.views).chain(&self.views).filter(is_current);
+        let views: BTreeSet<&View> = views.collect();
         let has_quorum = views.iter().all(|view| may_continue(&view.ranks, &here, &self.out.dead));
         let epoch = views.iter().map(|view| view.epoch).max().unwrap_or_default().saturating_add(1);
         let here: Vec<u32> = here.into_iter().collect();

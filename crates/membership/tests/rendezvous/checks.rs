@@ -76,7 +76,7 @@ impl World {
                 if *ranks != missing || missing.is_empty() {
                     return Err(format!("{ranks:?} were named as missing, and {missing:?} are"));
                 }
-                if self.now < self.processes[root].deadline {
+                if self.queue.now() < self.processes[root].deadline {
                     return Err("ranks were missing before the deadline".to_owned());
                 }
                 let joined = self.admitted.iter().filter(|((other, _), _)| *other == root);
@@ -84,7 +84,7 @@ impl World {
                 // One whose own deadline passes meanwhile has an error of its own.
                 let waits = |process: &usize| {
                     let process = &self.processes[*process];
-                    process.result.is_none() && process.deadline > self.now + SLACK
+                    process.result.is_none() && process.deadline > self.queue.now() + SLACK
                 };
                 let informed: Vec<_> = joined.filter(waits).map(|process| (process, error.clone())).collect();
                 self.informed.extend(informed);
@@ -118,9 +118,9 @@ impl World {
     fn check_time(&self, process: usize) -> Result<(), String> {
         let node = &self.processes[process];
         let limit = node.deadline.max(node.resumed) + PLACE + ROOT_ERROR + INQUIRY + SLACK;
-        match self.now <= limit {
+        match self.queue.now() <= limit {
             true => Ok(()),
-            false => Err(format!("process {process} waited {:?} too long", self.now - limit)),
+            false => Err(format!("process {process} waited {:?} too long", self.queue.now() - limit)),
         }
     }
 
@@ -135,14 +135,15 @@ impl World {
                 Err(format!("process {process} was refused for its secret"))
             }
             JoinError::Refused(Reason::User)
-                if self.now < (self.start + node.spec.start + OTHER_USER).min(node.deadline) =>
+                if self.queue.now()
+                    < (self.queue.start() + node.spec.start + OTHER_USER).min(node.deadline) =>
             {
                 Err(format!("process {process} did not wait for another user to go"))
             }
-            JoinError::NobodyListens(_) if self.now + Duration::from_millis(100) < node.deadline => {
+            JoinError::NobodyListens(_) if self.queue.now() + Duration::from_millis(100) < node.deadline => {
                 Err(format!("process {process} gave up before its deadline"))
             }
-            JoinError::NoAnswer if self.now < node.deadline + PLACE => {
+            JoinError::NoAnswer if self.queue.now() < node.deadline + PLACE => {
                 Err(format!("process {process} gave up before rank 0 could answer"))
             }
             JoinError::Protocol(what) => Err(format!("process {process} heard {what}")),
@@ -189,7 +190,8 @@ impl World {
         let are_there = (0..self.size).all(|rank| right().any(|process| process.spec.rank == rank));
         let waits = |process: &Process| process.spec.start + process.spec.regroup_timeout >= last + AMPLE;
         // A rank that is refused by another user for long gives up.
-        let other_user = self.other_user_until.is_none_or(|until| until <= self.start + AMPLE - SLACK);
+        let other_user =
+            self.other_user_until.is_none_or(|until| until <= self.queue.start() + AMPLE - SLACK);
         !self.has_faults && are_there && right().all(waits) && other_user
     }
 

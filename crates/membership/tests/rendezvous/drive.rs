@@ -9,7 +9,9 @@ use weftlink_membership::rendezvous::{
 };
 
 use crate::settle::Tree;
-use crate::world::{Contact, Happens, Input, Life, Machine, Packet, Reason, RootMessage, Why, World};
+use crate::world::{
+    Contact, DELAYS_US, Happens, Input, Life, Machine, Packet, Reason, RootMessage, Why, World,
+};
 
 impl World {
     /// Gives a machine an input, unless an action blocks and this is not its result.
@@ -42,7 +44,7 @@ impl World {
     }
 
     fn handle(&mut self, process: usize, input: Input) -> Result<(), String> {
-        let now = self.now;
+        let now = self.queue.now();
         let node = &mut self.processes[process];
         match (&mut node.machine, input) {
             (Some(Machine::Root(machine)), Input::Root(input)) => {
@@ -83,8 +85,8 @@ impl World {
             AdmitAction::StopListening => self.listening = None,
             AdmitAction::Inquire(rank, contact) => {
                 self.processes[process].is_busy = true;
-                let delay = self.random.delay().min(INQUIRY);
-                self.at(self.now + delay, Happens::Inquire(process, rank, contact));
+                let delay = self.random.delay(&DELAYS_US).min(INQUIRY);
+                self.queue.at(self.queue.now() + delay, Happens::Inquire(process, rank, contact));
             }
             AdmitAction::Settle => {
                 self.processes[process].is_busy = true;
@@ -111,17 +113,23 @@ impl World {
         process: usize,
         action: JoinAction<Contact, Reason, Why>,
     ) -> Result<(), String> {
-        let delay = self.random.delay();
+        let delay = self.random.delay(&DELAYS_US);
         match action {
             JoinAction::Dial { is_first, limit } => {
                 let node = &mut self.processes[process];
                 node.is_busy = true;
                 node.place = if is_first { 0 } else { node.place + 1 };
-                self.at(self.now + delay.min(limit), Happens::Dial(process, self.now + limit));
+                self.queue.at(
+                    self.queue.now() + delay.min(limit),
+                    Happens::Dial(process, self.queue.now() + limit),
+                );
             }
             JoinAction::Link { contact, limit, .. } => {
                 self.processes[process].is_busy = true;
-                self.at(self.now + delay.min(limit), Happens::Link(process, contact, self.now + limit));
+                self.queue.at(
+                    self.queue.now() + delay.min(limit),
+                    Happens::Link(process, contact, self.queue.now() + limit),
+                );
             }
             JoinAction::Close(id) => self.close(id, process),
             JoinAction::Warn(_) => {}
@@ -180,13 +188,13 @@ impl World {
         }
         let silent = dialed(Err(Undialed::Failed("it did not answer".to_owned())));
         match self.listening {
-            None if self.other_user_until.is_some_and(|until| self.now < until) => {
+            None if self.other_user_until.is_some_and(|until| self.queue.now() < until) => {
                 let user = Undialed::Refused { reason: Reason::User, is_other_user: true };
                 self.input(process, dialed(Err(user)))
             }
             None => self.input(process, dialed(Err(Undialed::Failed("nobody listens".to_owned())))),
             Some(root) if self.is_cut(process, root) || self.processes[root].life == Life::Stopped => {
-                self.at(until, Happens::Input(process, silent));
+                self.queue.at(until, Happens::Input(process, silent));
                 Ok(())
             }
             Some(_) if !node.spec.has_secret => {
@@ -211,11 +219,11 @@ impl World {
         let parent = contact.process;
         match self.processes[parent].life {
             _ if self.is_cut(process, parent) => {
-                self.at(until, Happens::Input(process, linked(Err(Unlinked::Failed(Why::Unreached)))));
+                self.queue.at(until, Happens::Input(process, linked(Err(Unlinked::Failed(Why::Unreached)))));
                 Ok(())
             }
             Life::Stopped => {
-                self.at(until, Happens::Input(process, linked(Err(Unlinked::Late(Why::Unreached)))));
+                self.queue.at(until, Happens::Input(process, linked(Err(Unlinked::Late(Why::Unreached)))));
                 Ok(())
             }
             Life::NotStarted | Life::Dead | Life::Gone => {
@@ -284,7 +292,7 @@ impl World {
         let node = &self.processes[process];
         if !node.is_busy
             && node.result.is_none()
-            && self.next_timeout(process).is_some_and(|when| when <= self.now)
+            && self.next_timeout(process).is_some_and(|when| when <= self.queue.now())
         {
             let input = match &node.machine {
                 Some(Machine::Root(_)) => Input::Root(AdmitInput::Timeout),
@@ -312,7 +320,7 @@ impl World {
             && node.wakes_at.is_none_or(|at| next < at)
         {
             self.processes[process].wakes_at = Some(next);
-            self.at(next.max(self.now + Duration::from_nanos(1)), Happens::Wake(process));
+            self.queue.at(next.max(self.queue.now() + Duration::from_nanos(1)), Happens::Wake(process));
         }
     }
 }

@@ -37,7 +37,7 @@ impl World {
         }
         node.settling = Some(settling);
         let until = node.deadline + PLACE;
-        self.at(until, Happens::SettleTimeout(process));
+        self.queue.at(until, Happens::SettleTimeout(process));
         self.pass_members(process);
         for (id, message) in std::mem::take(&mut self.processes[process].inbox) {
             self.hear(process, id, message)?;

@@ -6,16 +6,16 @@
 //! does: one action at a time, with a backlog while it is stopped or an action blocks. The barrier at the end runs over the
 //! links that the machines made (`settle.rs`).
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use weftlink_membership::rendezvous::{
     Admit, AdmitError, AdmitInput, Hello, Join, JoinError, JoinInput, Message, Plan, Refusal, Settings,
 };
 use weftlink_membership::tree::Shape;
+use weftlink_testkit::random::Random;
+use weftlink_testkit::schedules::Queue;
 
-use crate::random::Random;
 use crate::settle::{Settling, Tree};
 
 /// How a process is found: its number and its host.
@@ -191,17 +191,13 @@ impl Outcome {
 
 pub(crate) struct World {
     pub(crate) random: Random,
-    pub(crate) start: Instant,
-    pub(crate) now: Instant,
     pub(crate) size: u32,
     pub(crate) is_network: bool,
     pub(crate) is_star: bool,
     /// Another job listens at the first of two places.
     pub(crate) has_several_places: bool,
     pub(crate) processes: Vec<Process>,
-    queue: BinaryHeap<Reverse<(Instant, u64)>>,
-    events: BTreeMap<u64, Happens>,
-    sequence: u64,
+    pub(crate) queue: Queue<Happens>,
     pub(crate) wires: BTreeMap<u64, Wire>,
     pub(crate) listening: Option<usize>,
     /// A process of another user listens there until then.
@@ -213,26 +209,22 @@ pub(crate) struct World {
     pub(crate) informed: Vec<(usize, AdmitError<Why>)>,
     pub(crate) has_faults: bool,
     pub(crate) outcome: Outcome,
-    pub(crate) trace: Option<Vec<String>>,
 }
 
 const STEPS_MAX: usize = 400_000;
+/// Delays are up to one of these: mostly short, sometimes long.
+pub(crate) const DELAYS_US: [u64; 6] = [50, 500, 500, 5_000, 50_000, 300_000];
 
 impl World {
     pub(crate) fn new(seed: u64, size: u32) -> World {
-        let start = Instant::now();
         World {
             random: Random(seed),
-            start,
-            now: start,
             size,
             is_network: false,
             is_star: false,
             has_several_places: false,
             processes: Vec::new(),
-            queue: BinaryHeap::new(),
-            events: BTreeMap::new(),
-            sequence: 0,
+            queue: Queue::new(STEPS_MAX),
             wires: BTreeMap::new(),
             listening: None,
             other_user_until: None,
@@ -241,7 +233,6 @@ impl World {
             informed: Vec::new(),
             has_faults: false,
             outcome: Outcome::default(),
-            trace: None,
         }
     }
 
@@ -252,8 +243,8 @@ impl World {
             spec,
             life: Life::NotStarted,
             machine: None,
-            deadline: self.start + spec.start + spec.regroup_timeout,
-            resumed: self.start,
+            deadline: self.queue.start() + spec.start + spec.regroup_timeout,
+            resumed: self.queue.start(),
             backlog: Vec::new(),
             is_busy: false,
             waiting: VecDeque::new(),
@@ -267,7 +258,7 @@ impl World {
             root_error: None,
             wakes_at: None,
         });
-        self.at(self.start + spec.start, Happens::Start(number));
+        self.queue.at(self.queue.start() + spec.start, Happens::Start(number));
         number
     }
 
@@ -282,43 +273,29 @@ impl World {
 
     /// A process of another user listens at the address for this long.
     pub(crate) fn other_user(&mut self, time: Duration) {
-        self.other_user_until = Some(self.start + time);
+        self.other_user_until = Some(self.queue.start() + time);
     }
 
     pub(crate) fn fault(&mut self, at: Duration, fault: Fault) {
         self.has_faults = true;
-        self.at(self.start + at, Happens::Fault(fault));
-    }
-
-    pub(crate) fn at(&mut self, when: Instant, happens: Happens) {
-        self.sequence += 1;
-        self.queue.push(Reverse((when.max(self.now), self.sequence)));
-        self.events.insert(self.sequence, happens);
+        self.queue.at(self.queue.start() + at, Happens::Fault(fault));
     }
 
     /// Runs until nothing happens any more.
     pub(crate) fn run(mut self) -> Result<Outcome, String> {
-        let result = self.run_all().and_then(|()| self.check_end());
-        if let (Err(_), Some(trace)) = (&result, &self.trace) {
-            trace.iter().for_each(|line| println!("{line}"));
+        let result = self.run_all();
+        if result.is_err() {
+            self.queue.print_trace();
         }
+        self.outcome.steps = self.queue.steps();
         result.map(|()| self.outcome)
     }
 
     fn run_all(&mut self) -> Result<(), String> {
-        while let Some(Reverse((when, number))) = self.queue.pop() {
-            self.now = when;
-            self.outcome.steps += 1;
-            if self.outcome.steps > STEPS_MAX {
-                return Err(format!("it does not end: {STEPS_MAX} steps"));
-            }
-            let Some(happens) = self.events.remove(&number) else { continue };
-            if let Some(trace) = &mut self.trace {
-                trace.push(format!("{:>10} {happens:?}", (when - self.start).as_micros()));
-            }
+        while let Some(happens) = self.queue.pop()? {
             self.happen(happens)?;
         }
-        Ok(())
+        self.check_end()
     }
 
     fn process_of(&self, happens: &Happens) -> Option<usize> {
@@ -354,7 +331,7 @@ impl World {
             Happens::Resume(process) => {
                 if self.processes[process].life == Life::Stopped {
                     self.processes[process].life = Life::Runs;
-                    self.processes[process].resumed = self.now;
+                    self.processes[process].resumed = self.queue.now();
                     for happens in std::mem::take(&mut self.processes[process].backlog) {
                         self.happen(happens)?;
                     }
@@ -398,16 +375,16 @@ impl World {
         };
         if rank == 0 {
             let shape = if self.is_star { Shape::Star } else { Shape::Binomial };
-            let plan = Plan { group: self.random.next(), shape, is_network: self.is_network };
+            let plan = Plan { group: self.random.draw(), shape, is_network: self.is_network };
             let terms = vec![("terms".to_owned(), self.processes[number].spec.terms.to_owned())];
             let own = Contact { process: number, host };
-            let machine = Admit::new(own, terms, settings, plan, self.now);
+            let machine = Admit::new(own, terms, settings, plan, self.queue.now());
             self.processes[number].machine = Some(Machine::Root(machine));
             self.listening = Some(number);
             self.schedule_wake(number);
             return Ok(());
         }
-        let (machine, actions) = Join::new(settings, !self.has_several_places, self.now);
+        let (machine, actions) = Join::new(settings, !self.has_several_places, self.queue.now());
         self.processes[number].machine = Some(Machine::Rank(machine));
         for action in actions {
             self.rank_action(number, action)?;
@@ -426,12 +403,12 @@ impl World {
             Fault::Stop(process, time) => {
                 if self.processes[process].life == Life::Runs {
                     self.processes[process].life = Life::Stopped;
-                    self.at(self.now + time, Happens::Resume(process));
+                    self.queue.at(self.queue.now() + time, Happens::Resume(process));
                 }
             }
             Fault::Cut(host, time) => {
                 self.cuts.insert(host);
-                self.at(self.now + time, Happens::Heal(host));
+                self.queue.at(self.queue.now() + time, Happens::Heal(host));
                 let wires: Vec<u64> = self.wires.keys().copied().collect();
                 for id in wires {
                     let ends = self.wires[&id].ends;
@@ -440,8 +417,8 @@ impl World {
                             wire.is_cut = true;
                         }
                         for end in 0..2 {
-                            let delay = self.random.delay();
-                            self.at(self.now + delay, Happens::Packet(id, end, Packet::End));
+                            let delay = self.random.delay(&DELAYS_US);
+                            self.queue.at(self.queue.now() + delay, Happens::Packet(id, end, Packet::End));
                         }
                     }
                 }
@@ -465,16 +442,17 @@ impl World {
     }
 
     pub(crate) fn connect(&mut self, from: usize, to: usize) -> u64 {
-        self.sequence += 1;
-        let wire = Wire { ends: [from, to], is_closed: [false; 2], is_cut: false, last: [self.now; 2] };
-        self.wires.insert(self.sequence, wire);
-        self.sequence
+        let id = self.queue.number();
+        let wire =
+            Wire { ends: [from, to], is_closed: [false; 2], is_cut: false, last: [self.queue.now(); 2] };
+        self.wires.insert(id, wire);
+        id
     }
 
     /// Sends a packet over a connection, if its own end is open.
     pub(crate) fn send(&mut self, id: u64, from: usize, packet: Packet) {
-        let delay = self.random.delay();
-        let now = self.now;
+        let delay = self.random.delay(&DELAYS_US);
+        let now = self.queue.now();
         let Some(wire) = self.wires.get_mut(&id) else { return };
         let end = usize::from(wire.ends[0] == from);
         if wire.is_closed[1 - end] || wire.is_cut {
@@ -482,7 +460,7 @@ impl World {
         }
         wire.last[end] = (now + delay).max(wire.last[end]);
         let when = wire.last[end];
-        self.at(when, Happens::Packet(id, end, packet));
+        self.queue.at(when, Happens::Packet(id, end, packet));
     }
 
     /// Closes one end of a connection. The other hears it after what was sent before.

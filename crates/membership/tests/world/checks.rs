@@ -97,6 +97,12 @@ impl World {
         self.nodes[other as usize].life == Life::Away
     }
 
+    /// Whether a rank has continued in another group, by its place in the group of another.
+    fn has_continued(&self, rank: u32, place: u32) -> bool {
+        let view = &self.nodes[rank as usize].view;
+        self.nodes[view.ranks[place as usize] as usize].past.contains_key(&view.group)
+    }
+
     /// The cause that a rank reports is something that went wrong, not what came of it.
     pub(super) fn check_cause(
         &self,
@@ -105,17 +111,21 @@ impl World {
         roots: &[Event<Failure>],
     ) -> Result<(), String> {
         let is_same = |root: &Event<Failure>| match (root, cause) {
+            // All that a rank hears which was stopped until the others had regrouped, and asks one of them.
+            (_, Event::Lost { rank: other, .. }) if self.has_continued(rank, *other) => true,
             (Event::Lost { rank: one, by, .. }, Event::Lost { rank: other, by: noticed, .. }) => {
                 one == other && by == noticed
             }
-            // Whether a rank beyond a broken network is dead cannot be known.
-            (Event::Died { rank: one }, Event::Lost { rank: other, .. }) if self.had_cut => one == other,
-            // It left, nobody confirmed that, and its process lives on.
-            (Event::Died { rank: one }, Event::Lost { rank: other, .. }) if self.is_away(rank, *other) => {
-                one == other
+            (Event::Died { rank: one }, Event::Lost { rank: other, .. }) => {
+                // Whether a rank beyond a broken network is dead cannot be known. A rank that left without a confirmation may live on.
+                one == other && (self.had_cut || self.is_away(rank, *other))
+                    // If several ranks have ended and nobody is left who knows how, one of them has died.
+                    || self.has_ended(rank, *other)
             }
-            // If several ranks have ended and nobody is left who knows how, one of them has died.
-            (Event::Died { .. }, Event::Lost { rank: other, .. }) => self.has_ended(rank, *other),
+            // A process that ends after its connection was lost, however that came, looks as if its end were the cause.
+            (Event::Lost { rank: one, .. }, Event::Died { rank: other }) => {
+                one == other && self.has_ended(rank, *other)
+            }
             (root, cause) => root == cause,
         };
         match roots.iter().any(is_same) {

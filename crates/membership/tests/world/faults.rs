@@ -1,6 +1,8 @@
 //! Faults: how they begin, and what ends with a process or a connection.
 
-use super::{Failure, Fault, GroupId, Happens, Life, World, place_of};
+use std::time::Instant;
+
+use super::{DELAYS_US, Failure, Fault, GroupId, Happens, Life, World, place_of};
 use weftlink_membership::regroup::{self, View};
 use weftlink_membership::{Event, Input, tree};
 
@@ -54,7 +56,7 @@ impl World {
                 self.stop_below(&view, rank);
                 if self.nodes[rank as usize].life == Life::Runs {
                     self.nodes[rank as usize].life = Life::Stopped;
-                    self.at(self.now + time, Happens::Resume(rank));
+                    self.queue.at(self.queue.now() + time, Happens::Resume(rank));
                 }
                 Ok(())
             }
@@ -68,20 +70,24 @@ impl World {
                     Fault::CutPair(one, other, time) => {
                         self.pairs.insert((one, other));
                         self.apart.insert(other);
-                        self.at(self.now + time, Happens::HealPair(one, other));
+                        self.queue.at(self.queue.now() + time, Happens::HealPair(one, other));
                     }
                     Fault::Cut(host, time) => {
                         self.had_partition = true;
                         self.cuts.insert(host);
-                        self.at(self.now + time, Happens::Heal(host));
+                        self.queue.at(self.queue.now() + time, Happens::Heal(host));
                     }
                     _ => {}
                 }
                 let cut: Vec<(GroupId, u32, u32)> =
                     self.links.keys().copied().filter(|(_, from, to)| self.is_cut(*from, *to)).collect();
                 for (group, from, to) in cut {
-                    self.links.remove(&(group, from, to));
-                    self.notice_end(group, from, to);
+                    let last = self.links.remove(&(group, from, to));
+                    // What was in flight arrives before the receiver notices the cut, or is lost.
+                    if self.random.one_in(2) {
+                        self.lose_messages(group, from, to);
+                    }
+                    self.notice_end(group, from, to, last.unwrap_or(self.queue.now()));
                 }
                 let cut: Vec<u64> = self
                     .stars
@@ -117,7 +123,7 @@ impl World {
     }
 
     /// One end of a tree connection notices that it failed, some time later.
-    pub(super) fn notice_end(&mut self, group: GroupId, from: u32, to: u32) {
+    fn notice_end(&mut self, group: GroupId, from: u32, to: u32, last: Instant) {
         let Some(view) = self.view_of(group) else { return };
         let (other, is_watched) =
             (place_of(&view, from), self.hosts[from as usize] == self.hosts[to as usize]);
@@ -125,7 +131,20 @@ impl World {
             let event = Event::Lost { rank: other, by: place_of(&view, to), what: String::new() };
             self.root(group, event);
         }
-        self.after_delay(Happens::Group(to, group, Input::Disconnected { rank: other, is_watched }));
+        let when = (self.queue.now() + self.random.delay(&DELAYS_US)).max(last);
+        self.queue.at(when, Happens::Group(to, group, Input::Disconnected { rank: other, is_watched }));
+    }
+
+    /// Messages from one rank to another that have not arrived never do. A connection that both ends have begun counts as there.
+    fn lose_messages(&mut self, group: GroupId, from: u32, to: u32) {
+        let Some(view) = self.view_of(group) else { return };
+        let sender = place_of(&view, from);
+        self.queue.retain(|happens| match happens {
+            Happens::Group(rank, other, Input::Heard { from, .. } | Input::Confirmed(from)) => {
+                (*rank, *other, *from) != (to, group, sender)
+            }
+            _ => true,
+        });
     }
 
     pub(super) fn view_of(&self, group: GroupId) -> Option<View> {
@@ -148,7 +167,7 @@ impl World {
 
     /// A process ends: its connections do, and neighbours on its host see the process end.
     pub(super) fn close_all(&mut self, rank: u32, is_death: bool) {
-        self.ended.insert(rank, self.now);
+        self.ended.insert(rank, self.queue.now());
         let ended: Vec<(GroupId, u32, u32)> =
             self.links.keys().copied().filter(|(_, from, to)| *from == rank || *to == rank).collect();
         for (group, from, to) in ended {
@@ -160,14 +179,15 @@ impl World {
             let Some(view) = self.view_of(group) else { continue };
             let place = place_of(&view, rank);
             let is_watched = self.hosts[from as usize] == self.hosts[to as usize];
-            let delay = self.random.delay();
-            let when = (self.now + delay).max(last.unwrap_or(self.now));
-            self.at(when, Happens::Group(to, group, Input::Disconnected { rank: place, is_watched }));
+            let delay = self.random.delay(&DELAYS_US);
+            let when = (self.queue.now() + delay).max(last.unwrap_or(self.queue.now()));
+            self.queue.at(when, Happens::Group(to, group, Input::Disconnected { rank: place, is_watched }));
             if is_watched && is_death {
                 // The kernel reports it within the time that an inquiry takes, unless nobody runs there. The driver reads what
                 // was sent before.
-                let when = (self.now + self.random.delay()).max(last.unwrap_or(self.now));
-                self.at(when, Happens::Group(to, group, Input::Exited(place)));
+                let when =
+                    (self.queue.now() + self.random.delay(&DELAYS_US)).max(last.unwrap_or(self.queue.now()));
+                self.queue.at(when, Happens::Group(to, group, Input::Exited(place)));
             }
         }
         let stars: Vec<u64> =
@@ -186,10 +206,10 @@ impl World {
         let (ends, attempts, last) = (star.ends, star.attempts, star.last);
         for end in [0, 1] {
             if Some(ends[end]) != by {
-                let delay = self.random.delay();
-                let when = (self.now + delay).max(last[end]);
+                let delay = self.random.delay(&DELAYS_US);
+                let when = (self.queue.now() + delay).max(last[end]);
                 let input = regroup::Input::Closed(connection);
-                self.at(when, Happens::Regroup(ends[end], attempts[end], input));
+                self.queue.at(when, Happens::Regroup(ends[end], attempts[end], input));
                 self.nodes[ends[end] as usize].arrivals.retain(|(other, _)| *other != connection);
             }
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Failure, GroupId, Happens, Life, World, place_of};
+use super::{DELAYS_US, Failure, GroupId, Happens, Life, World, place_of};
 use weftlink_membership::durations::{HELLO, PROBE, REPARENT};
 use weftlink_membership::regroup::Unreached;
 use weftlink_membership::{Action, Event, Gone, Input, Probe};
@@ -49,7 +49,7 @@ impl World {
             }
             return Ok(());
         }
-        let actions = node.group.handle(input, self.now);
+        let actions = node.group.handle(input, self.queue.now());
         for action in actions {
             self.act(rank, group, action)?;
         }
@@ -62,9 +62,9 @@ impl World {
             let cause = node.group.cause().cloned();
             let roots = self.roots.get(&group).map_or(&[][..], Vec::as_slice);
             cause.map_or(Ok(()), |cause| self.check_cause(rank, &cause, roots))?;
-            let delay = self.random.delay();
+            let delay = self.random.delay(&DELAYS_US);
             if !self.nodes[rank as usize].ignores {
-                self.at(self.now + delay, Happens::Shrink(rank, group));
+                self.queue.at(self.queue.now() + delay, Happens::Shrink(rank, group));
             }
         }
         Ok(())
@@ -73,14 +73,17 @@ impl World {
     pub(super) fn act(&mut self, rank: u32, group: GroupId, action: Action<Failure>) -> Result<(), String> {
         let view = self.nodes[rank as usize].view.clone();
         let of = |place: u32| view.ranks[place as usize];
+        if !matches!(action, Action::Send { .. } | Action::Deliver(_)) {
+            self.queue.note(|| format!("rank {rank} of group {group}: {action:?}"));
+        }
         match action {
             Action::Send { to, event } => {
                 let (to, from) = (of(to), place_of(&view, rank));
-                let delay = self.random.delay();
+                let delay = self.random.delay(&DELAYS_US);
                 if let Some(last) = self.links.get_mut(&(group, rank, to)) {
-                    *last = (self.now + delay).max(*last);
+                    *last = (self.queue.now() + delay).max(*last);
                     let when = *last;
-                    self.at(when, Happens::Group(to, group, Input::Heard { from, event }));
+                    self.queue.at(when, Happens::Group(to, group, Input::Heard { from, event }));
                 }
             }
             Action::Deliver(Event::Died { rank: place }) => {
@@ -92,7 +95,8 @@ impl World {
             Action::Deliver(_) => {}
             Action::Probe(place) => {
                 let (outcome, time) = self.probe(rank, of(place));
-                self.at(self.now + time, Happens::Group(rank, group, Input::Probed(place, outcome)));
+                self.queue
+                    .at(self.queue.now() + time, Happens::Group(rank, group, Input::Probed(place, outcome)));
             }
             Action::Reparent(place) => {
                 let (to, own) = (of(place), place_of(&view, rank));
@@ -105,19 +109,19 @@ impl World {
             }
             Action::Close(place) => {
                 let to = of(place);
-                let last = self.links.remove(&(group, rank, to)).unwrap_or(self.now);
+                let last = self.links.remove(&(group, rank, to)).unwrap_or(self.queue.now());
                 self.links.remove(&(group, to, rank));
                 let is_watched = self.hosts[rank as usize] == self.hosts[to as usize];
                 let input = Input::Disconnected { rank: place_of(&view, rank), is_watched };
-                self.at(last, Happens::Group(to, group, input));
+                self.queue.at(last, Happens::Group(to, group, input));
             }
             Action::Confirm(place) => {
                 let (to, from) = (of(place), place_of(&view, rank));
-                let delay = self.random.delay();
+                let delay = self.random.delay(&DELAYS_US);
                 if let Some(last) = self.links.get_mut(&(group, rank, to)) {
-                    *last = (self.now + delay).max(*last);
+                    *last = (self.queue.now() + delay).max(*last);
                     let when = *last;
-                    self.at(when, Happens::Group(to, group, Input::Confirmed(from)));
+                    self.queue.at(when, Happens::Group(to, group, Input::Confirmed(from)));
                 }
             }
             Action::Departed { is_confirmed } => self.departed(rank, is_confirmed),
@@ -141,7 +145,7 @@ impl World {
             if let Some(view) = self.view_of(group) {
                 let (rank, why) = (place_of(&view, rank), Probe::Silent);
                 let input = Input::NotReparented { rank, why, gone: None };
-                self.at(self.now + REPARENT, Happens::Group(orphan, group, input));
+                self.queue.at(self.queue.now() + REPARENT, Happens::Group(orphan, group, input));
             }
             return Ok(());
         }
@@ -154,12 +158,15 @@ impl World {
             return Ok(());
         }
         let own = place_of(&node.view, rank);
-        for pair in [(group, rank, orphan), (group, orphan, rank)] {
-            self.links.insert(pair, self.now);
+        // If both connect to each other at the same time, each sends all lasting events on both connections, so that none overtakes
+        // another that was sent before. One link with one order stands for both.
+        let (now, accepted) = (self.queue.now(), self.queue.now() + self.random.delay(&DELAYS_US));
+        for (pair, when) in [((group, orphan, rank), now), ((group, rank, orphan), accepted)] {
+            let last = self.links.entry(pair).or_insert(when);
+            *last = when.max(*last);
         }
-        let delay = self.random.delay();
-        self.links.insert((group, rank, orphan), self.now + delay);
-        self.at(self.now + delay, Happens::Group(orphan, group, Input::Connected(own)));
+        let connected = self.links[&(group, rank, orphan)];
+        self.queue.at(connected, Happens::Group(orphan, group, Input::Connected(own)));
         self.group_input(rank, group, Input::Connected(place))
     }
 
@@ -181,14 +188,14 @@ impl World {
         };
         let gone = gone.filter(|_| why == Probe::Answered);
         let limit = if why == Probe::Silent { REPARENT } else { Duration::ZERO };
-        let delay = self.random.delay() + limit;
+        let delay = self.random.delay(&DELAYS_US) + limit;
         let input = Input::NotReparented { rank: place_of(&view, to), why, gone };
-        self.at(self.now + delay, Happens::Group(orphan, group, input));
+        self.queue.at(self.queue.now() + delay, Happens::Group(orphan, group, input));
     }
 
     /// What a probe finds, and after which time.
     pub(super) fn probe(&mut self, from: u32, to: u32) -> (Probe, Duration) {
-        let delay = self.random.delay();
+        let delay = self.random.delay(&DELAYS_US);
         if self.is_cut(from, to) {
             return (Probe::Silent, PROBE);
         }
@@ -202,11 +209,11 @@ impl World {
     }
 
     pub(super) fn has_just_ended(&self, rank: u32) -> bool {
-        self.ended.get(&rank).is_some_and(|when| self.now < *when + Duration::from_millis(20))
+        self.ended.get(&rank).is_some_and(|when| self.queue.now() < *when + Duration::from_millis(20))
     }
 
     pub(super) fn dial(&mut self, from: u32, to: u32) -> (Result<(), Unreached>, Duration) {
-        let delay = self.random.delay();
+        let delay = self.random.delay(&DELAYS_US);
         if self.is_cut(from, to) {
             let limit = if self.random.one_in(2) { HELLO } else { delay };
             return (Err(Unreached::NoRoute), limit);

@@ -7,20 +7,19 @@
 mod checks;
 mod faults;
 mod groups;
-mod random;
 mod survivors;
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-pub(crate) use random::Random;
 use weftlink_membership::regroup::{self, Regroup, View};
 use weftlink_membership::{Event, Group, Input, tree};
+use weftlink_testkit::random::Random;
+use weftlink_testkit::schedules::Queue;
 
 /// The error of a rank that gave its group up: who, and in which group.
-type Failure = u32;
-type GroupId = u64;
+pub(crate) type Failure = u32;
+pub(crate) type GroupId = u64;
 
 /// A fault that begins at some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +43,7 @@ pub(crate) enum Fault {
 }
 
 #[derive(Debug)]
-enum Happens {
+pub(crate) enum Happens {
     Fault(Fault),
     Resume(u32),
     Heal(u32),
@@ -92,6 +91,8 @@ struct Node {
     /// Counts attempts to regroup, so that results of an old one are not taken for those of a new one.
     attempt: u32,
     regroup_deadline: Instant,
+    /// When it was last resumed.
+    resumed: Instant,
     /// Followers that came while this rank was not regrouping.
     arrivals: Vec<(u64, regroup::Hello)>,
     /// Children that connected and were not given to the regrouping machine yet, by group.
@@ -132,15 +133,21 @@ pub(crate) struct Outcome {
     pub(crate) slowest_regroup: Duration,
 }
 
+impl Outcome {
+    pub(crate) fn add(&mut self, other: &Outcome) {
+        self.groups += other.groups;
+        self.deaths_heard += other.deaths_heard;
+        self.confirmed += other.confirmed;
+        self.steps += other.steps;
+        self.slowest_regroup = self.slowest_regroup.max(other.slowest_regroup);
+    }
+}
+
 pub(crate) struct World {
     pub(crate) random: Random,
-    start: Instant,
-    now: Instant,
     hosts: Vec<u32>,
     nodes: Vec<Node>,
-    queue: BinaryHeap<Reverse<(Instant, u64)>>,
-    events: BTreeMap<u64, Happens>,
-    sequence: u64,
+    pub(crate) queue: Queue<Happens>,
     /// Cut-off hosts: those below the number from the others.
     cuts: BTreeSet<u32>,
     /// Pairs of hosts that are cut off from each other.
@@ -170,32 +177,32 @@ pub(crate) struct World {
     /// Whether ranks that regroup carry out actions one by one, as the driver of processes does, or all at once.
     pub(crate) blocks: bool,
     at_commit: Vec<Fault>,
+    /// The rank that committed a group, by its number.
+    committed: BTreeMap<GroupId, u32>,
     faults: usize,
     had_cut: bool,
     /// Whether the hosts were cut into two sides.
     had_partition: bool,
     outcome: Outcome,
-    pub(crate) trace: Option<Vec<String>>,
 }
 
 const FIRST: GroupId = 1;
 const STEPS_MAX: usize = 400_000;
+/// Delays are up to one of these: mostly short, sometimes long.
+const DELAYS_US: [u64; 6] = [50, 500, 500, 5_000, 50_000, 300_000];
 
 impl World {
     pub(crate) fn new(seed: u64, size: u32, hosts: u32, regroup_timeout: Duration) -> World {
         let random = Random(seed);
-        let start = Instant::now();
+        let queue = Queue::new(STEPS_MAX);
+        let start = queue.start();
         let hosts: Vec<u32> = (0..size).map(|rank| rank * hosts / size).collect();
         let view = View { epoch: 0, group: FIRST, ranks: (0..size).collect() };
         let mut world = World {
             random,
-            start,
-            now: start,
             hosts,
             nodes: Vec::new(),
-            queue: BinaryHeap::new(),
-            events: BTreeMap::new(),
-            sequence: 0,
+            queue,
             cuts: BTreeSet::new(),
             pairs: BTreeSet::new(),
             apart: BTreeSet::new(),
@@ -212,11 +219,11 @@ impl World {
             regroup_timeout,
             blocks: false,
             at_commit: Vec::new(),
+            committed: BTreeMap::new(),
             faults: 0,
             had_cut: false,
             had_partition: false,
             outcome: Outcome::default(),
-            trace: None,
         };
         let parents = tree::parents(&world.hosts);
         for (rank, parent) in (0_u32..).zip(&parents) {
@@ -239,6 +246,7 @@ impl World {
                 regroup: None,
                 attempt: 0,
                 regroup_deadline: start,
+                resumed: start,
                 arrivals: Vec::new(),
                 children: BTreeMap::new(),
                 blocked: None,
@@ -263,47 +271,29 @@ impl World {
 
     pub(crate) fn fault(&mut self, at: Duration, fault: Fault) {
         self.faults += 1;
-        self.at(self.start + at, Happens::Fault(fault));
-    }
-
-    fn at(&mut self, when: Instant, happens: Happens) {
-        self.sequence += 1;
-        self.queue.push(Reverse((when.max(self.now), self.sequence)));
-        self.events.insert(self.sequence, happens);
+        self.queue.at(self.queue.start() + at, Happens::Fault(fault));
     }
 
     fn after_delay(&mut self, happens: Happens) {
-        let delay = self.random.delay();
-        self.at(self.now + delay, happens);
+        let delay = self.random.delay(&DELAYS_US);
+        self.queue.at(self.queue.now() + delay, happens);
     }
 
     /// Runs until nothing happens any more.
     pub(crate) fn run(mut self) -> Result<Outcome, String> {
-        while let Some(Reverse((when, number))) = self.queue.pop() {
-            self.now = when;
-            self.outcome.steps += 1;
-            if self.outcome.steps > STEPS_MAX {
-                return Err(format!("it does not end: {STEPS_MAX} steps"));
-            }
-            let Some(happens) = self.events.remove(&number) else { continue };
-            if let Some(trace) = &mut self.trace {
-                let at = (when - self.start).as_micros();
-                trace.push(format!("{at:>10} {happens:?}"));
-            }
-            let result = self.happen(happens);
-            if let Err(error) = result {
-                if let Some(trace) = &self.trace {
-                    trace.iter().for_each(|line| println!("{line}"));
-                }
-                return Err(error);
-            }
+        let result = self.run_all();
+        if result.is_err() {
+            self.queue.print_trace();
         }
-        let checked = self.check_end();
-        if let (Err(_), Some(trace)) = (&checked, &self.trace) {
-            trace.iter().for_each(|line| println!("{line}"));
+        self.outcome.steps = self.queue.steps();
+        result.map(|()| self.outcome)
+    }
+
+    fn run_all(&mut self) -> Result<(), String> {
+        while let Some(happens) = self.queue.pop()? {
+            self.happen(happens)?;
         }
-        checked?;
-        Ok(self.outcome)
+        self.check_end()
     }
 
     fn is_cut(&self, one: u32, other: u32) -> bool {
@@ -362,6 +352,7 @@ impl World {
             Happens::Resume(rank) => {
                 if self.nodes[rank as usize].life == Life::Stopped {
                     self.nodes[rank as usize].life = Life::Runs;
+                    self.nodes[rank as usize].resumed = self.queue.now();
                     for happens in std::mem::take(&mut self.nodes[rank as usize].backlog) {
                         self.happen(happens)?;
                     }
@@ -408,15 +399,18 @@ impl World {
         let node = &mut self.nodes[rank as usize];
         node.wakes_at = None;
         let group = node.view.group;
-        if node.group.next_timeout().is_some_and(|when| when <= self.now) {
+        if node.group.next_timeout().is_some_and(|when| when <= self.queue.now()) {
             self.group_input(rank, group, Input::Timeout)?;
         }
         let node = &self.nodes[rank as usize];
         if node.life != Life::Runs {
             return Ok(());
         }
-        let is_due =
-            node.regroup.as_ref().and_then(Regroup::next_timeout).is_some_and(|when| when <= self.now);
+        let is_due = node
+            .regroup
+            .as_ref()
+            .and_then(Regroup::next_timeout)
+            .is_some_and(|when| when <= self.queue.now());
         if is_due && node.blocked.is_none() {
             self.regroup_input(rank, regroup::Input::Timeout)?;
         }
@@ -433,7 +427,7 @@ impl World {
             && node.wakes_at.is_none_or(|at| next < at)
         {
             self.nodes[rank as usize].wakes_at = Some(next);
-            self.at(next, Happens::Wake(rank));
+            self.queue.at(next, Happens::Wake(rank));
         }
     }
 }

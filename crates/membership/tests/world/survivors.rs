@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Blocked, Fault, GroupId, Happens, Life, Node, Star, World, place_of};
+use super::{Blocked, DELAYS_US, Fault, GroupId, Happens, Life, Node, Star, World, place_of};
 use weftlink_membership::regroup::{self, Regroup, Unreached, View};
 use weftlink_membership::{Event, Input, Probe};
 
@@ -10,20 +10,21 @@ impl World {
     /// A rank that does not regroup, or no longer does, answers one that comes.
     pub(super) fn answer(&mut self, rank: u32, connection: u64, why: regroup::Abort) {
         let Some(star) = self.stars.get(&connection).filter(|star| star.is_open) else { return };
-        let (to, attempt, when) = (star.ends[0], star.attempts[0], self.now + Duration::from_millis(1));
+        let (to, attempt, when) =
+            (star.ends[0], star.attempts[0], self.queue.now() + Duration::from_millis(1));
         let abort = regroup::Message::Abort { group: None, why };
         let input = regroup::Input::Message(connection, abort);
-        self.at(when.max(star.last[0]), Happens::Regroup(to, attempt, input));
+        self.queue.at(when.max(star.last[0]), Happens::Regroup(to, attempt, input));
         self.close_star(connection, Some(rank));
     }
 
     pub(super) fn shrink(&mut self, rank: u32, group: GroupId) -> Result<(), String> {
-        let random = self.random.next();
+        let random = self.random.draw();
         let node = &mut self.nodes[rank as usize];
         if node.view.group != group || node.regroup.is_some() {
             return Ok(());
         }
-        let deadline = self.now + self.regroup_timeout;
+        let deadline = self.queue.now() + self.regroup_timeout;
         node.attempt += 1;
         (node.blocked, node.known) = (None, None);
         node.regroup_deadline = deadline;
@@ -106,14 +107,20 @@ impl World {
             }
             return Ok(());
         };
-        let actions = regroup.handle(input, self.now).into();
+        let actions = regroup.handle(input, self.queue.now()).into();
         self.carry_out(rank, Blocked { actions, ..Blocked::default() })
     }
 
     /// Carries out actions until one blocks, then takes in what waited.
     pub(super) fn carry_out(&mut self, rank: u32, mut blocked: Blocked) -> Result<(), String> {
         while let Some(action) = blocked.actions.pop_front() {
-            let is_commit = matches!(&action, regroup::Action::Send(_, regroup::Message::Commit { .. }));
+            let is_commit = match &action {
+                regroup::Action::Send(_, regroup::Message::Commit { group }) => {
+                    self.committed.insert(*group, rank);
+                    true
+                }
+                _ => false,
+            };
             let blocks = matches!(&action, regroup::Action::Dial(..) | regroup::Action::Link { .. });
             self.regroup_act(rank, action)?;
             if is_commit && let Some(fault) = self.at_commit.pop() {
@@ -138,6 +145,9 @@ impl World {
     pub(super) fn regroup_act(&mut self, rank: u32, action: regroup::Action) -> Result<(), String> {
         use regroup::Action as Act;
         let attempt = self.nodes[rank as usize].attempt;
+        if !matches!(action, Act::Send(..)) {
+            self.queue.note(|| format!("rank {rank} regroups: {action:?}"));
+        }
         match action {
             Act::Dial(to, hello) => {
                 let (dialed, time) = self.dial(rank, to);
@@ -146,42 +156,41 @@ impl World {
                     Err(Unreached::Refused) if self.is_unread(rank, to) => Err(Unreached::Unclear),
                     dialed => dialed,
                 };
-                let when = self.now + time;
+                let when = self.queue.now() + time;
                 let input = match dialed {
                     Ok(()) => {
-                        self.sequence += 1;
-                        let id = self.sequence;
+                        let id = self.queue.number();
                         let last = [when; 2];
                         let star = Star { ends: [rank, to], attempts: [attempt, 0], is_open: true, last };
                         self.stars.insert(id, star);
-                        self.at(when, Happens::Arrives(to, id, hello));
+                        self.queue.at(when, Happens::Arrives(to, id, hello));
                         Ok(id)
                     }
                     Err(unreached) => Err(unreached),
                 };
-                self.at(when, Happens::Regroup(rank, attempt, regroup::Input::Dialed(input)));
+                self.queue.at(when, Happens::Regroup(rank, attempt, regroup::Input::Dialed(input)));
             }
             Act::Send(connection, message) => {
-                let delay = self.random.delay();
-                let now = self.now;
+                let delay = self.random.delay(&DELAYS_US);
+                let now = self.queue.now();
                 if let Some(star) = self.stars.get_mut(&connection).filter(|star| star.is_open) {
                     let end = usize::from(star.ends[0] == rank);
                     star.last[end] = (now + delay).max(star.last[end]);
                     let (to, attempt, when) = (star.ends[end], star.attempts[end], star.last[end]);
                     let input = regroup::Input::Message(connection, message);
-                    self.at(when, Happens::Regroup(to, attempt, input));
+                    self.queue.at(when, Happens::Regroup(to, attempt, input));
                 }
             }
             Act::Close(connection) => self.close_star(connection, Some(rank)),
             Act::Link { view, parent } => {
                 let (linked, time) = self.dial(rank, parent);
-                let (group, when) = (view.group, self.now + time);
+                let (group, when) = (view.group, self.queue.now() + time);
                 if linked.is_ok() {
                     self.links.insert((group, rank, parent), when);
                     self.links.insert((group, parent, rank), when);
-                    self.at(when, Happens::Child(parent, group, rank));
+                    self.queue.at(when, Happens::Child(parent, group, rank));
                 }
-                self.at(when, Happens::Regroup(rank, attempt, regroup::Input::Linked(group, linked)));
+                self.queue.at(when, Happens::Regroup(rank, attempt, regroup::Input::Linked(group, linked)));
             }
             Act::Abandon(view) => self.abandon(rank, view.group),
             Act::Probe(to) | Act::Call(to, _) => {
@@ -191,15 +200,14 @@ impl World {
                     outcome => outcome,
                 };
                 if let (Act::Call(_, hello), Probe::Answered) = (action, outcome) {
-                    self.sequence += 1;
-                    let (id, when) = (self.sequence, self.now + time);
+                    let (id, when) = (self.queue.number(), self.queue.now() + time);
                     let star =
                         Star { ends: [rank, to], attempts: [attempt, 0], is_open: true, last: [when; 2] };
                     self.stars.insert(id, star);
-                    self.at(when, Happens::Arrives(to, id, hello));
+                    self.queue.at(when, Happens::Arrives(to, id, hello));
                 }
                 let input = regroup::Input::Probed(to, outcome);
-                self.at(self.now + time, Happens::Regroup(rank, attempt, input));
+                self.queue.at(self.queue.now() + time, Happens::Regroup(rank, attempt, input));
             }
             Act::Done(result) => self.regrouped(rank, result)?,
         }
@@ -232,8 +240,10 @@ impl World {
         rank: u32,
         result: Result<View, regroup::Error>,
     ) -> Result<(), String> {
-        let deadline = self.nodes[rank as usize].regroup_deadline;
-        let late = self.now.saturating_duration_since(deadline);
+        let node = &self.nodes[rank as usize];
+        // A rank that is stopped does nothing by its deadline.
+        let deadline = node.regroup_deadline.max(node.resumed);
+        let late = self.queue.now().saturating_duration_since(deadline);
         self.outcome.slowest_regroup = self.outcome.slowest_regroup.max(late);
         let view = match result {
             Ok(view) => view,
@@ -252,7 +262,9 @@ impl World {
             return Err(format!("two groups of epoch {}: {other:?} and {view:?}", view.epoch));
         }
         if !self.epochs.contains(&view) {
-            if self.excluded.contains_key(&rank) {
+            // A rank that was stopped may hear of it long after the leader, and be the only one if the leader died while it committed.
+            let is_late = self.committed.get(&view.group).is_some_and(|leader| *leader != rank);
+            if self.excluded.contains_key(&rank) && !is_late {
                 return Err(format!("rank {rank} commits {view:?}, though the others continue without it"));
             }
             self.outcome.groups += 1;
@@ -317,7 +329,7 @@ impl World {
         // What the old group makes of it does not matter to the machine that is done.
         node.regroup = None;
         node.past.insert(old.group, view.group);
-        let actions = node.group.handle(Input::Raise(event), self.now);
+        let actions = node.group.handle(Input::Raise(event), self.queue.now());
         for action in actions {
             self.act(rank, old.group, action)?;
         }
@@ -332,7 +344,7 @@ impl World {
                 }
                 let is_watched = self.hosts[from as usize] == self.hosts[to as usize];
                 let input = Input::Disconnected { rank: place_of(&old, rank), is_watched };
-                self.at(last.unwrap_or(self.now), Happens::Group(to, group, input));
+                self.queue.at(last.unwrap_or(self.queue.now()), Happens::Group(to, group, input));
             }
         }
         Ok(())

@@ -14,8 +14,8 @@ const ANSWER: Duration = Duration::from_secs(5);
 
 impl World {
     pub(super) fn complete(&mut self, rank: usize, key: usize, outcome: Outcome) -> Result<(), String> {
-        self.note(|| format!("    rank {rank}: operation {key}: {outcome:?}"));
-        let (host, now) = (self.host(rank), self.now);
+        self.queue.note(|| format!("    rank {rank}: operation {key}: {outcome:?}"));
+        let (host, now) = (self.host(rank), self.queue.now());
         let operation = &self.operations[key];
         let Operation { posted, deadline, .. } = operation;
         let (posted, deadline) = (*posted, *deadline);
@@ -141,7 +141,7 @@ impl World {
             return Err(format!("operation {key} ({posted:?}) received {:?}", send.posted));
         }
         let sent_order = send.order;
-        if self.delivered.insert(sent, self.now).is_some() {
+        if self.delivered.insert(sent, self.queue.now()).is_some() {
             return fail("the message was delivered before");
         }
         let matches = self.matches.entry((from, posted.rank, posted.tag)).or_default();
@@ -209,7 +209,7 @@ impl World {
         let [sender, receiver] = [from, to].map(|rank| &self.nodes[rank]);
         let is_cut = self.links[from * size + to].is_cut || self.links[to * size + from].is_cut;
         let latest = *[received, &sender.excused, &receiver.excused].into_iter().max().unwrap_or(received);
-        receiver.life == Life::Runs && !is_cut && latest + ANSWER < self.now
+        receiver.life == Life::Runs && !is_cut && latest + ANSWER < self.queue.now()
     }
 
     /// Ranks of one host have reported what they took, up to a quarter of a window.

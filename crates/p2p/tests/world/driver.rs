@@ -18,7 +18,7 @@ impl World {
             Life::Dead | Life::Left => return Ok(()),
         }
         self.observe(rank);
-        let now = self.now;
+        let now = self.queue.now();
         let node = &mut self.nodes[rank];
         let operation = &mut self.operations[key];
         operation.order = node.posted;
@@ -70,7 +70,7 @@ impl World {
 
     /// What a rank sees of its communicator before it does anything.
     fn observe(&mut self, rank: usize) {
-        let (host, now) = (self.host(rank), self.now);
+        let (host, now) = (self.host(rank), self.queue.now());
         let node = &mut self.nodes[rank];
         if node.protocol.has_pulls() || !node.pulls.is_empty() {
             // A receive that has matched an offer completes when its pull ends.
@@ -92,11 +92,12 @@ impl World {
     pub(super) fn turn(&mut self, rank: usize) -> Result<(), String> {
         self.observe(rank);
         self.drain(rank)?;
-        if self.random.one_in(2) || self.nodes[rank].protocol.next_timeout().is_some_and(|at| at <= self.now)
+        if self.random.one_in(2)
+            || self.nodes[rank].protocol.next_timeout().is_some_and(|at| at <= self.queue.now())
         {
-            self.nodes[rank].protocol.handle_timeout(self.now);
+            self.nodes[rank].protocol.handle_timeout(self.queue.now());
             if let Some(next) = self.nodes[rank].protocol.next_timeout()
-                && next <= self.now
+                && next <= self.queue.now()
             {
                 return Err(format!("rank {rank} has a timeout that is over after it was handled"));
             }
@@ -137,10 +138,10 @@ impl World {
             write(&mut self.operations, pull.op.address, &bytes)?;
             self.summary.pulled += 1;
         }
-        self.nodes[rank].excused = self.now;
+        self.nodes[rank].excused = self.queue.now();
         // What was read counts only if the sender had not taken its memory back by then.
         self.observe(rank);
-        self.nodes[rank].protocol.handle_pull(pull, failed, self.now);
+        self.nodes[rank].protocol.handle_pull(pull, failed, self.queue.now());
         if self.nodes[rank].life == Life::Left { self.finish(rank) } else { self.turn(rank) }
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use weftlink_p2p::durations::DEATH_VERDICT;
 
-use super::{Happens, Life, World};
+use super::{DELAYS_US, Happens, Life, World};
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Fault {
@@ -18,7 +18,7 @@ pub(crate) enum Fault {
 
 /// Why the communicator ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Cause {
+pub(crate) enum Cause {
     Died(usize),
     Aborted(usize),
     TimedOut(usize),
@@ -44,7 +44,7 @@ impl World {
                 let notice = DEATH_VERDICT.as_micros() as u64 / 2;
                 for host in 0..self.shape.hosts {
                     let delay = Duration::from_micros(1 + self.random.below(notice));
-                    self.at(self.now + delay, Happens::Ended(host, Cause::Died(rank)));
+                    self.queue.at(self.queue.now() + delay, Happens::Ended(host, Cause::Died(rank)));
                 }
                 for peer in 0..self.shape.size {
                     self.disconnect(rank, peer, self.random.0.is_multiple_of(2));
@@ -71,11 +71,11 @@ impl World {
             }
             Fault::Stop(rank, time) if self.nodes[rank].life == Life::Runs => {
                 self.nodes[rank].life = Life::Stopped;
-                self.at(self.now + time, Happens::Resume(rank));
+                self.queue.at(self.queue.now() + time, Happens::Resume(rank));
             }
             Fault::Cut(one, other, is_corrupt) if self.host(one) != self.host(other) => {
                 for (from, to) in [(one, other), (other, one)] {
-                    let now = self.now;
+                    let now = self.queue.now();
                     let link = self.link(from, to);
                     link.is_cut = true;
                     link.frames.retain(|(.., at)| *at <= now);
@@ -92,15 +92,15 @@ impl World {
         if self.host(rank) == self.host(peer) {
             return;
         }
-        let now = self.now;
+        let now = self.queue.now();
         let link = self.link(rank, peer);
         link.is_cut = true;
         if loses {
             link.frames.retain(|(.., at)| *at <= now);
         }
         let last = link.frames.back().map_or(now, |(.., at)| *at).max(now);
-        let delay = self.random.delay();
+        let delay = self.random.delay(&DELAYS_US);
         self.link(peer, rank).is_cut = true;
-        self.at(last + delay, Happens::Failed(peer, rank, false));
+        self.queue.at(last + delay, Happens::Failed(peer, rank, false));
     }
 }

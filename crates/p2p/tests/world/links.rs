@@ -6,7 +6,7 @@ use std::time::Instant;
 use weftlink_p2p::{Direction, Frame, Kind, MESSAGE_COST, Payload};
 
 use super::memory::{MEMORY, key_of, read, write};
-use super::{Happens, World};
+use super::{DELAYS_US, Happens, World};
 
 /// Drained of one link in a turn.
 const FRAMES_MAX: usize = 16;
@@ -33,7 +33,7 @@ impl World {
             let has_left = self.departed[self.host(rank)].contains(&from);
             let mut frames = 0;
             loop {
-                let now = self.now;
+                let now = self.queue.now();
                 let link = self.link(from, rank);
                 if link.frames.front().is_none_or(|(.., at)| *at > now) {
                     break;
@@ -108,7 +108,7 @@ impl World {
     }
 
     fn receive_now(&mut self, key: usize, from: usize) -> Result<bool, String> {
-        let (posted, now) = (self.operations[key].posted, self.now);
+        let (posted, now) = (self.operations[key].posted, self.queue.now());
         let next = self.link(from, posted.rank).frames.front();
         let Some(frame) = next.filter(|(.., at)| *at <= now).map(|(frame, ..)| *frame) else {
             return Ok(false);
@@ -143,13 +143,13 @@ impl World {
 
     fn put(&mut self, from: usize, to: usize, frame: Frame, payload: Vec<u8>) {
         let is_ring = self.host(from) == self.host(to);
-        let (now, delay) = (self.now, self.random.delay());
+        let (now, delay) = (self.queue.now(), self.random.delay(&DELAYS_US));
         let link = self.link(from, to);
         let last = link.frames.back().map_or(now, |(.., at)| *at);
         let at = if is_ring { now } else { last.max(now + delay) };
         if !link.is_cut {
             link.frames.push_back((frame, payload, at));
-            self.at(at, Happens::Arrives(to));
+            self.queue.at(at, Happens::Arrives(to));
         }
     }
 }

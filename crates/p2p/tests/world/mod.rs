@@ -23,8 +23,6 @@ mod driver;
 mod faults;
 mod links;
 mod memory;
-mod queue;
-mod random;
 mod summary;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,11 +32,11 @@ use faults::Cause;
 pub(crate) use faults::Fault;
 use links::Link;
 use memory::contents;
-use queue::Queue;
-pub(crate) use random::Random;
 pub(crate) use summary::Summary;
 use weftlink_p2p::{Config, Direction, Outcome, Protocol, Pull, Route};
 use weftlink_plan::DataType;
+use weftlink_testkit::random::Random;
+use weftlink_testkit::schedules::Queue;
 
 /// What all ranks of a world have in common.
 #[derive(Clone, Copy, Debug)]
@@ -76,7 +74,7 @@ enum Life {
 }
 
 #[derive(Debug)]
-enum Happens {
+pub(crate) enum Happens {
     Post(usize),
     Fault(Fault),
     Turn(usize),
@@ -117,15 +115,13 @@ struct Node {
 pub(crate) struct World {
     pub(crate) random: Random,
     shape: Shape,
-    start: Instant,
-    now: Instant,
     nodes: Vec<Node>,
     links: Vec<Link>,
     operations: Vec<Operation>,
     /// By host: the first cause that its abort word was given, and the ranks whose departure it knows.
     ends: Vec<Option<Cause>>,
     departed: Vec<BTreeSet<usize>>,
-    queue: Queue<Happens>,
+    pub(crate) queue: Queue<Happens>,
     /// Sends whose message was received, and when.
     delivered: BTreeMap<usize, Instant>,
     /// Sends that were offered, and those of them that went in pieces.
@@ -134,14 +130,15 @@ pub(crate) struct World {
     /// By source, target and tag: which receive got which send, by the order of posting.
     matches: BTreeMap<(usize, usize, u64), BTreeMap<u64, u64>>,
     summary: Summary,
-    pub(crate) trace: Option<Vec<String>>,
 }
 
 const STEPS_MAX: usize = 100_000;
+/// Delays are up to one of these: mostly short, sometimes long.
+const DELAYS_US: [u64; 6] = [1, 10, 100, 100, 5_000, 100_000];
 
 impl World {
     pub(crate) fn new(seed: u64, shape: Shape) -> World {
-        let start = Instant::now();
+        let queue = Queue::new(STEPS_MAX);
         let host = |rank: usize| rank * shape.hosts / shape.size;
         let node = |rank: usize| {
             let Shape {
@@ -160,32 +157,29 @@ impl World {
                 turns_at: None,
                 posted: 0,
                 pulls: BTreeMap::new(),
-                excused: start,
+                excused: queue.start(),
                 failed: BTreeMap::new(),
             }
         };
         World {
             random: Random(seed),
             shape,
-            start,
-            now: start,
             nodes: (0..shape.size).map(node).collect(),
             links: (0..shape.size * shape.size).map(|_| Link::default()).collect(),
             operations: Vec::new(),
             ends: vec![None; shape.hosts],
             departed: vec![BTreeSet::new(); shape.hosts],
-            queue: Queue::new(),
+            queue,
             delivered: BTreeMap::new(),
             offered: BTreeSet::new(),
             streamed: BTreeSet::new(),
             matches: BTreeMap::new(),
             summary: Summary::default(),
-            trace: None,
         }
     }
 
     pub(crate) fn fault(&mut self, at: Duration, fault: Fault) {
-        self.at(self.start + at, Happens::Fault(fault));
+        self.queue.at(self.queue.start() + at, Happens::Fault(fault));
     }
 
     pub(crate) fn post(&mut self, at: Duration, posted: Posted) {
@@ -197,62 +191,46 @@ impl World {
         let operation =
             Operation { posted, order: 0, deadline: None, memory, outcome: None, was_begun: false };
         self.operations.push(operation);
-        self.at(self.start + at, Happens::Post(key));
+        self.queue.at(self.queue.start() + at, Happens::Post(key));
     }
 
     fn host(&self, rank: usize) -> usize {
         rank * self.shape.hosts / self.shape.size
     }
 
-    fn at(&mut self, when: Instant, happens: Happens) {
-        self.queue.push(when.max(self.now), happens);
-    }
-
     fn after_delay(&mut self, happens: Happens) {
-        let delay = self.random.delay();
-        self.at(self.now + delay, happens);
+        let delay = self.random.delay(&DELAYS_US);
+        self.queue.at(self.queue.now() + delay, happens);
     }
 
     fn turn_at(&mut self, rank: usize, when: Instant) {
         let node = &mut self.nodes[rank];
         if matches!(node.life, Life::Runs | Life::Stopped) && node.turns_at.is_none_or(|at| when < at) {
             node.turns_at = Some(when);
-            self.at(when, Happens::Turn(rank));
+            self.queue.at(when, Happens::Turn(rank));
         }
     }
 
     fn turn_soon(&mut self, rank: usize) {
-        let delay = self.random.delay();
-        self.turn_at(rank, self.now + delay);
+        let delay = self.random.delay(&DELAYS_US);
+        self.turn_at(rank, self.queue.now() + delay);
     }
 
     /// Runs until nothing happens any more.
     pub(crate) fn run(mut self) -> Result<Summary, String> {
         let result = self.run_all();
-        if let (Err(_), Some(trace)) = (&result, &self.trace) {
-            trace.iter().for_each(|line| println!("{line}"));
+        if result.is_err() {
+            self.queue.print_trace();
         }
+        self.summary.steps = self.queue.steps();
         result.map(|()| self.summary)
     }
 
     fn run_all(&mut self) -> Result<(), String> {
-        while let Some((when, happens)) = self.queue.pop() {
-            self.now = when;
-            self.summary.steps += 1;
-            if self.summary.steps > STEPS_MAX {
-                return Err(format!("it does not end: {STEPS_MAX} steps"));
-            }
-            self.note(|| format!("{happens:?}"));
+        while let Some(happens) = self.queue.pop()? {
             self.happen(happens)?;
         }
         self.check_end()
-    }
-
-    fn note(&mut self, what: impl FnOnce() -> String) {
-        let at = (self.now - self.start).as_micros();
-        if let Some(trace) = &mut self.trace {
-            trace.push(format!("{at:>10} {}", what()));
-        }
     }
 
     fn happen(&mut self, happens: Happens) -> Result<(), String> {
@@ -260,7 +238,7 @@ impl World {
             Happens::Post(key) => return self.begin(key),
             Happens::Fault(fault) => return self.begin_fault(fault),
             Happens::Turn(rank) => {
-                if self.nodes[rank].turns_at.take_if(|at| *at <= self.now).is_some()
+                if self.nodes[rank].turns_at.take_if(|at| *at <= self.queue.now()).is_some()
                     && self.nodes[rank].life == Life::Runs
                     && self.has_work(rank)
                 {
@@ -270,7 +248,7 @@ impl World {
             Happens::Resume(rank) => {
                 if self.nodes[rank].life == Life::Stopped {
                     self.nodes[rank].life = Life::Runs;
-                    self.nodes[rank].excused = self.now;
+                    self.nodes[rank].excused = self.queue.now();
                     return self.turn(rank);
                 }
             }

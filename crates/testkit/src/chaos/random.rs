@@ -1,4 +1,6 @@
-//! Reproducible pseudo-random numbers: SplitMix64.
+//! The random numbers of schedules.
+
+use crate::random::mix;
 
 /// A stream of numbers.
 #[derive(Clone, Debug)]
@@ -21,12 +23,4 @@ impl Random {
             items.swap(last, self.below(last + 1));
         }
     }
-}
-
-/// A hash that depends on every bit of its argument.
-pub(super) fn mix(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }

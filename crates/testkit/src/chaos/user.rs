@@ -10,8 +10,8 @@ use weftlink_plan::{Aliasing, Collective};
 
 use super::flat::{CHUNK, Chaos};
 use super::outcome::Wrong;
-use super::random::mix;
 use crate::promise::parts;
+use crate::random::mix;
 
 /// The largest relative rounding error of a sum of numbers in [1, 2), on as many ranks as tests have.
 const TOLERANCE: f64 = 4e-6;

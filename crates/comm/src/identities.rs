@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use weftlink_bootstrap::{Blame, BlameKind};
 
-use super::Communicator;
 use crate::error::Error;
 
 /// The host and the process of each rank of a communicator. It outlives the communicator.
@@ -32,10 +31,9 @@ impl Identities {
     }
 }
 
-impl Communicator {
-    /// Where each rank runs, to report it beside an error.
-    pub fn identities(&self) -> Identities {
-        let ranks = 0..self.size as u32;
-        Identities(ranks.map(|rank| self.bootstrap.blame(rank, BlameKind::Failed)).collect())
+impl FromIterator<Blame> for Identities {
+    /// The identities of ranks, in their order.
+    fn from_iter<T: IntoIterator<Item = Blame>>(ranks: T) -> Self {
+        Self(ranks.into_iter().collect())
     }
 }

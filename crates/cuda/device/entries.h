@@ -9,15 +9,13 @@ WEFT_DEVICE u32 epoch_of(const Block& block) { return (u32)(block.tiles + 1); }
 
 WEFT_DEVICE u64* control_word(const Block& block, u64 control, u32 word) { return (u64*)(control + block.slice * block.header().control_stride) + word; }
 
-// This rank's buffers, as a peer addresses them.
-WEFT_DEVICE View view_of(const Call& call, u32 rank) {
-    const u32* words = call.rest + rank * (u32)(sizeof(View) / 4);
-    return {(u64)words[1] << 32 | words[0], (u64)words[3] << 32 | words[2]};
-}
-
 // Sends this rank's entry to a peer.
 WEFT_DEVICE void enter(const Block& block, u32 rank) {
-    const View view = view_of(block.call, rank);
+#ifdef WEFT_IN_SHARED
+    const View view = ((const View*)block.shared.rest)[rank];
+#else
+    const View view = ((const View*)block.call.rest)[rank];
+#endif
     const u64 epoch = (u64)epoch_of(block) << 32;
     u64* to = control_word(block, record<u64>(block, rank * (u32)sizeof(u64)), block.header().rank * ENTRY_WORDS);
     store_entry(to + 0, epoch | (u32)view.input);

@@ -82,6 +82,7 @@ inline void store_packets(Words* to, Words words) {
         atomic((u64*)to + half).store(packet, std::memory_order_relaxed);
     }
 }
+inline Words load_anywhere(const void* from) { return *(const Words*)from; }
 inline Words load_streamed(const Words* from) { return *from; }
 inline void store_streamed(Words* to, Words words) { *to = words; }
 

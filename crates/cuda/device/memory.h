@@ -63,6 +63,14 @@ WEFT_DEVICE void store_packets(Words* to, Words v) {
     asm volatile("st.volatile.global.v4.u32 [%0],{%1,%2,%3,%4};" ::"l"(to), "r"(v.word[0]), "r"(v.word[1]), "r"(v.word[2]), "r"(v.word[3]) : "memory");
 }
 
+// Parameters or device memory, all threads side by side. Parameters that each thread reads by itself, as constants, take hundreds of cycles
+// for each line that no thread has read before.
+WEFT_DEVICE Words load_anywhere(const void* from) {
+    Words v;
+    asm volatile("ld.v4.u32 {%0,%1,%2,%3},[%4];" : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3]) : "l"(from) : "memory");
+    return v;
+}
+
 // Data that is used once.
 WEFT_DEVICE Words load_streamed(const Words* from) {
     Words v;

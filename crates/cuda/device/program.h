@@ -4,6 +4,7 @@ namespace weft {
 constexpr u32 CALL_BYTES = 4096; // All parameters of a kernel.
 constexpr u32 RANKS_MAX = WEFT_RANKS_MAX;
 constexpr u32 OPERANDS_MAX = WEFT_OPERANDS_MAX; // Inputs or outputs of a step.
+constexpr u32 SHARED_BYTES = WEFT_SHARED_BYTES; // Of views and a program that a block copies to its shared memory.
 
 enum OperandKind : u8 {
     INPUT, // Bytes from the start of this rank's input, plus the start of the tile.
@@ -86,7 +87,7 @@ struct CallHeader {
     u64 repeats;       // Of the first list: all tiles but the last, or none where each tile has steps of its own.
     u64 tile_bytes;    // From the start of a tile of the user's buffers to the next.
     u64 input, output; // This rank's buffers.
-    u64 program;       // In device memory, unless the kernel expects it behind the views.
+    u64 program;       // In device memory, or 0 if it follows the views.
     u64 control, control_stride; // Words that peers write, by slice.
     u64 state;   // Words that this rank keeps between calls: whether one has failed, then the tiles that each block has run.
     u64 abort;   // Host memory: not 0 once a rank has aborted.
@@ -94,10 +95,10 @@ struct CallHeader {
     u64 timeout_ns;
     u64 trace;         // Memory for a record of steps, or 0.
     u32 unit_elements; // Consecutive elements of a slice.
-    u32 reserved;
+    u32 program_bytes;
 };
 
-struct Call {
+struct alignas(16) Call {
     CallHeader header;
     u32 rest[(CALL_BYTES - sizeof(CallHeader)) / 4]; // The views of all ranks, then the program if it fits.
 };

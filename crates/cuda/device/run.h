@@ -2,7 +2,7 @@
 namespace weft {
 
 // Runs a list of steps of any shapes.
-WEFT_DEVICE bool run_any(Block& block, u64 tile, u32 at, u32 end) {
+[[maybe_unused]] WEFT_DEVICE bool run_any(Block& block, u64 tile, u32 at, u32 end) {
     while (at < end) {
         u32 bytes;
         if (!run_step<AnyShape>(block, tile, at, bytes)) return false;
@@ -24,7 +24,11 @@ WEFT_DEVICE bool run_list(Block& block, u64 tile, u32 at, u32 end) {
 #undef ANY_STEPS
 #undef STEPS
 #undef LANE
+#ifdef WEFT_ANY_STEPS
     default: return run_any(block, tile, at, end);
+#else
+    default: return at == end;
+#endif
     }
 }
 
@@ -45,9 +49,12 @@ WEFT_DEVICE void run(const Call& call, Shared& shared) {
     const u32 lane = header.lanes == 1 ? 0 : block_index() % header.lanes;
     const u32 slice = header.lanes == 1 ? block_index() : block_index() / header.lanes;
     Block block = {call, shared, lane, slice, 0, 0, 0, 0, false};
+    // These loads do not wait for each other.
     block.tile = block.tiles = load_relaxed(block.tiles_run());
+    copy_program(block);
     // An earlier call has failed: the threads agree on it at their first barrier.
     if (thread_index() == 0 && load_relaxed((const u64*)header.state) != 0) block.failed = true;
+    barrier();
     if (header.announces && lane == 0) {
         fence_release();
         WEFT_NO_UNROLL

@@ -1,18 +1,33 @@
-// The records of a program, and the shapes of steps: how many polls and operands a step has, and of what kinds. Constants of the kernel
+// The records of a program, and the shapes of steps: how many polls, operands and posts a step has. Constants of the kernel
 // for the steps that a program has in a fixed order; read from the record for others.
 namespace weft {
 
-// A record of the program, by its offset. The parameters are read as such: a pointer that may also point to device memory would make
-// these loads slow.
+// Copies views and program to shared memory. All threads take part, and meet at a barrier afterwards.
+WEFT_DEVICE void copy_program(const Block& block) {
+#ifdef WEFT_IN_SHARED
+    const CallHeader& call = block.header();
+    const u32 views = call.ranks * (u32)sizeof(View), bytes = views + call.program_bytes;
+    WEFT_NO_UNROLL
+    for (u32 at = thread_index() * 16; at < bytes; at += thread_count() * 16) {
+        const bool is_parameter = call.program == 0 || at < views;
+        const u8* from = is_parameter ? (const u8*)block.call.rest + at : (const u8*)call.program + (at - views);
+        *(Words*)(block.shared.rest + at) = load_anywhere(from);
+    }
+#else
+    (void)block;
+#endif
+}
+
+// A record of the program, by its offset.
 template <class T> WEFT_DEVICE const T& record(const Block& block, u32 offset) {
-#ifdef WEFT_IN_PARAMETERS
-    return *(const T*)(block.call.rest + (block.header().ranks * (u32)sizeof(View) + offset) / 4);
+#ifdef WEFT_IN_SHARED
+    return *(const T*)(block.shared.rest + block.header().ranks * (u32)sizeof(View) + offset);
 #else
     return *(const T*)(block.header().program + offset);
 #endif
 }
 
-// Kinds of operands have 4 bits each.
+// IN and OUT have the kinds of operands, 4 bits each, where some are packets: polls of all inputs at once must not branch.
 template <u32 ENTRIES, u32 POLLS, u32 INPUTS, u32 OUTPUTS, u32 POSTS, u64 IN, u64 OUT, u32 FLAGS> struct Shape {
     static constexpr bool IS_FIXED = true;
     static constexpr u32 FIXED_INPUTS = INPUTS, FIXED_OUTPUTS = OUTPUTS;

@@ -25,7 +25,9 @@ template <class S> WEFT_DEVICE void send_heads(Block& block, const Records<S>& r
     }
 }
 
-template <class S> WEFT_DEVICE void check_heads(Block& block, const Records<S>& records) {
+// Returns whether this thread has found a slot that is due to be cleared.
+template <class S> WEFT_DEVICE bool check_heads(Block& block, const Records<S>& records) {
+    bool due = false;
     const u32 signature = block.header().signature;
     WEFT_NO_UNROLL
     for (u32 i = thread_index(); i < records.shape.inputs(); i += thread_count()) {
@@ -41,12 +43,14 @@ template <class S> WEFT_DEVICE void check_heads(Block& block, const Records<S>& 
                 const Words packets = load_packets((const Words*)slot.head);
                 found = packets.word[0];
                 if (packets.word[1] == slot.flag()) break;
-                if (!continues(block, wait, ARRIVED, slot.peer)) return;
+                if (!continues(block, wait, ARRIVED, slot.peer)) return due;
             }
             end_wait(block, wait);
+            due = due || is_due(block, operand);
         }
         if (found != signature) mismatch(block, ARRIVED, slot.peer, found);
     }
+    return due;
 }
 
 template <class S> WEFT_DEVICE void move_spans(Block& block, const Records<S>& records, const Part& part) {
@@ -70,22 +74,15 @@ template <class S> WEFT_DEVICE void move_spans(Block& block, const Records<S>& r
     move_any(part, spans, inputs, spans + inputs, outputs);
 }
 
-// Clears slots that are due. Returns whether there were any.
-template <class S> WEFT_DEVICE bool clear_packets(Block& block, const Records<S>& records) {
-    bool any = false;
+// Clears slots that are due, which all threads have read.
+template <class S> WEFT_DEVICE void clear_packets(const Block& block, const Records<S>& records) {
     WEFT_NO_UNROLL
-    for (u32 i = 0; i < records.shape.inputs(); i++) {
-        const Operand& operand = records.input(i);
-        any = any || (operand.kind == PACKET && is_due(block, operand));
-    }
-    if (!any) return false;
-    barrier();
     for (u32 i = 0; i < records.shape.inputs(); i++) {
         const Operand& operand = records.input(i);
         if (operand.kind == PACKET && is_due(block, operand))
             clear_slot(slot_of(block, operand).head, record<Fifo>(block, block.header().fifos + operand.index * (u32)sizeof(Fifo)).slot_bytes);
     }
-    return true;
+    barrier();
 }
 
 // Runs the step whose record is at an offset. Returns whether the call continues, for all threads alike.
@@ -102,12 +99,12 @@ template <class S> WEFT_DEVICE bool run_step(Block& block, u64 tile, u32 at, u32
             i < shape.entries() ? await_entry(block, records.poll(i)) : await(block, records.poll(i));
         if (agree(block)) return false;
     }
-    bool is_cleared = false;
+    bool is_due = false;
     if (shape.has(MOVES)) {
         const Part part = {step.elements, (u64)call.slices * call.unit_elements, call.unit_elements, block.slice, shape.has(FINISHES), call.ranks};
 #ifdef WEFT_TRACE
         if (shape.has(PACKETS)) {
-            check_heads(block, records);
+            (void)check_heads(block, records);
             if (agree(block)) return false;
             if (thread_index() == 0) trace_step(block.position());
             barrier();
@@ -116,11 +113,10 @@ template <class S> WEFT_DEVICE bool run_step(Block& block, u64 tile, u32 at, u32
         send_heads(block, records);
         if (shape.has(PACKETS)) {
             Packets<S>{block, records, part, {}, {}}.move();
-            is_cleared = clear_packets(block, records);
         } else {
             move_spans(block, records, part);
         }
-        if (shape.posts() > 0) check_heads(block, records);
+        if (shape.posts() > 0) is_due = check_heads(block, records);
     }
 #ifdef WEFT_TRACE
     if (!shape.has(PACKETS)) {
@@ -129,13 +125,18 @@ template <class S> WEFT_DEVICE bool run_step(Block& block, u64 tile, u32 at, u32
     }
 #endif
     if (shape.posts() > 0) {
-        if (agree(block)) return false;
+        // One barrier tells both, since both are rare.
+        const bool is_rare = barrier_or(block.failed || is_due);
+        if (is_rare) {
+            if (agree(block)) return false;
+            clear_packets(block, records);
+        }
         WEFT_NO_UNROLL
         for (u32 i = thread_index(); i < shape.posts(); i += thread_count()) {
             const Post& post = records.post(i);
             u64* to = control_word(block, post.word, 0);
             const u64 value = number_of(block, post.per_tile, post.value);
-            if (shape.has(RELAXED) && !is_cleared) store_relaxed(to, value);
+            if (shape.has(RELAXED) && !is_rare) store_relaxed(to, value);
             else store_release(to, value);
         }
     }

@@ -18,6 +18,9 @@ struct Span {
 };
 
 struct Shared {
+#ifdef WEFT_IN_SHARED
+    alignas(16) u8 rest[SHARED_BYTES]; // The views, then the program.
+#endif
     u64 bases[2 * RANKS_MAX];           // Input and output of every peer whose entry has arrived.
     Span spans[2][2 * OPERANDS_MAX];    // Of this step and the one before, which slow threads still use.
 };

@@ -269,7 +269,7 @@ impl Communicator {
             data_type: key.data_type,
             reduction: key.reduction,
             sequences: program.sequences.clone(),
-            is_in_parameters: program.is_in_parameters,
+            is_in_shared: program.is_in_shared,
             is_one_gpu: self.is_one_gpu,
         };
         let kernel = self.kernels.get(&specialisation)?.clone();

@@ -52,9 +52,9 @@ impl Library {
         static LIBRARIES: [[OnceLock<Library>; 5]; 2] = [const { [const { OnceLock::new() }; 5] }; 2];
         LIBRARIES[usize::from(is_scan)][bytes.ilog2() as usize].get_or_init(|| {
             let (data_type, reduction) = representative(bytes, is_scan);
-            let (sequences, is_in_parameters, is_one_gpu) = (Sequences::default(), false, true);
-            let source = Specialisation { data_type, reduction, sequences, is_in_parameters, is_one_gpu }
-                .host_source();
+            let (sequences, is_in_shared, is_one_gpu) = (Sequences::none(), false, true);
+            let source =
+                Specialisation { data_type, reduction, sequences, is_in_shared, is_one_gpu }.host_source();
             let name = format!("{data_type:?}-{reduction:?}");
             let library: &'static libloading::Library = Box::leak(Box::new(compiled(&source, &name)));
             // SAFETY: device/host.cc defines it with this signature.
@@ -340,8 +340,8 @@ fn records_have_the_same_size_on_both_sides() {
     let source = Specialisation {
         data_type: DataType::F32,
         reduction: Reduction::Sum,
-        sequences: Sequences::default(),
-        is_in_parameters: false,
+        sequences: Sequences::none(),
+        is_in_shared: false,
         is_one_gpu: true,
     };
     let library = compiled(&source.host_source(), "sizes");

@@ -17,7 +17,7 @@ use weftlink_plan::{Blocks, Shape, Verified};
 
 use crate::arena::{Arena, FifoKey, slots_for, steps_of};
 use crate::contributions::contributions_of_steps;
-use crate::records::{self, CALL_BYTES, RANKS_MAX};
+use crate::records::{self, CALL_BYTES, RANKS_MAX, SHARED_BYTES};
 pub(crate) use sequences::Sequences;
 use steps::{Draft, LaneCompiler, push};
 
@@ -66,8 +66,10 @@ pub(crate) struct Program {
     /// The rest of the parameters, without what the call adds.
     pub(crate) header: records::CallHeader,
     pub(crate) sequences: Sequences,
-    /// Whether the program fits into the parameters.
+    /// Whether the program fits into the parameters of a kernel.
     pub(crate) is_in_parameters: bool,
+    /// Whether it fits into the shared memory of a block.
+    pub(crate) is_in_shared: bool,
 }
 
 /// Why a plan cannot run a call.
@@ -174,7 +176,7 @@ impl Compiler {
             lanes.iter().enumerate().map(lane).collect::<Result<Vec<Vec<Draft>>, Unfit>>()
         };
         let (first, last) = (drafts(0..repeats.min(1), 0)?, drafts(repeats..tiles, repeats)?);
-        let sequences = if is_uneven { Sequences::default() } else { Sequences::of(&first, &last, repeats) };
+        let sequences = if is_uneven { Sequences::none() } else { Sequences::of(&first, &last, repeats) };
         let mut bytes = Vec::new();
         arenas.0.iter().for_each(|arena| push(&mut bytes, arena));
         let fifos = bytes.len();
@@ -191,6 +193,7 @@ impl Compiler {
             push(&mut bytes, &records::Lane { first, first_bytes, last, last_bytes });
         }
         bytes.extend(steps);
+        bytes.resize(bytes.len().next_multiple_of(16), 0);
         let own = arenas.0[self.rank as usize];
         let header = records::CallHeader {
             rank: self.rank,
@@ -204,14 +207,16 @@ impl Compiler {
             repeats: repeats as u64,
             tile_bytes: if tiles > 1 { (cut.range(1, 0).start * shape.element_bytes) as u64 } else { 0 },
             unit_elements: unit as u32,
+            program_bytes: bytes.len() as u32,
             control: own,
             control_stride: self.arena.control_stride,
             state: own + self.arena.state,
             ..records::CallHeader::default()
         };
-        let taken = size_of::<records::CallHeader>() + ranks as usize * size_of::<records::View>();
-        let is_in_parameters = taken + bytes.len() <= CALL_BYTES;
-        Ok(Program { bytes, header, sequences, is_in_parameters })
+        let with_views = ranks as usize * size_of::<records::View>() + bytes.len();
+        let is_in_parameters = size_of::<records::CallHeader>() + with_views <= CALL_BYTES;
+        let is_in_shared = with_views <= SHARED_BYTES;
+        Ok(Program { bytes, header, sequences, is_in_parameters, is_in_shared })
     }
 
     pub(crate) fn blocks<'a>(

@@ -10,6 +10,8 @@ pub(crate) const CALL_BYTES: usize = 4096;
 pub(crate) const RANKS_MAX: usize = 128;
 /// Inputs or outputs of a step.
 pub(crate) const OPERANDS_MAX: usize = 64;
+/// Views and a program that a block copies to its shared memory.
+pub(crate) const SHARED_BYTES: usize = 16 << 10;
 /// Words of a rank's entry in control memory.
 pub(crate) const ENTRY_WORDS: u32 = 8;
 /// The head of a message in its slot.
@@ -37,7 +39,7 @@ pub(crate) const RELAXED: u8 = 16;
 /// The constants of both languages, as the macros that `device/program.h` expects.
 pub(crate) fn macros() -> String {
     format!(
-        "#define WEFT_RANKS_MAX {RANKS_MAX}\n#define WEFT_OPERANDS_MAX {OPERANDS_MAX}\n#define WEFT_ENTRY_WORDS {ENTRY_WORDS}\n"
+        "#define WEFT_RANKS_MAX {RANKS_MAX}\n#define WEFT_OPERANDS_MAX {OPERANDS_MAX}\n#define WEFT_ENTRY_WORDS {ENTRY_WORDS}\n#define WEFT_SHARED_BYTES {SHARED_BYTES}\n"
     )
 }
 
@@ -81,7 +83,7 @@ records! {
         program: u64,
         control: u64, control_stride: u64, state: u64,
         abort: u64, reports: u64, timeout_ns: u64, trace: u64,
-        unit_elements: u32, reserved: u32,
+        unit_elements: u32, program_bytes: u32,
     }
     /// What a block that waits long writes to host memory.
     struct Report {

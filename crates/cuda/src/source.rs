@@ -29,8 +29,8 @@ pub(crate) struct Specialisation {
     pub(crate) data_type: DataType,
     pub(crate) reduction: Reduction,
     pub(crate) sequences: Sequences,
-    /// Whether the program is in the parameters of the kernel.
-    pub(crate) is_in_parameters: bool,
+    /// Whether blocks copy the program to shared memory.
+    pub(crate) is_in_shared: bool,
     /// Whether all ranks are on one GPU, so that flags need not reach further.
     pub(crate) is_one_gpu: bool,
 }
@@ -61,7 +61,7 @@ impl Specialisation {
             self.data_type,
             self.reduction,
             define(self.is_one_gpu, "WEFT_ONE_GPU"),
-            define(self.is_in_parameters, "WEFT_IN_PARAMETERS"),
+            define(self.is_in_shared, "WEFT_IN_SHARED"),
             records::macros(),
             self.sequences.macros()
         )
@@ -118,9 +118,8 @@ mod tests {
                 };
                 let is_one_gpu = number != 90;
                 for program in &programs {
-                    let Program { sequences, is_in_parameters, .. } = program.clone();
-                    let kernel =
-                        Specialisation { data_type, reduction, sequences, is_in_parameters, is_one_gpu };
+                    let Program { sequences, is_in_shared, .. } = program.clone();
+                    let kernel = Specialisation { data_type, reduction, sequences, is_in_shared, is_one_gpu };
                     let (source, architecture) = (kernel.source(), Architecture(number));
                     let program =
                         nvrtc::Program { name: "weft.cu", source: &source, options: &[], architecture };

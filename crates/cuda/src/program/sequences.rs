@@ -6,14 +6,18 @@ use std::fmt::Write;
 use super::steps::Draft;
 use crate::records;
 
-/// The most inputs and outputs of a shape that is a constant: kinds have 4 bits each.
+/// The most inputs and outputs of a shape that is a constant: each input takes registers, and kinds have 4 bits.
 const OPERANDS_MAX: usize = 16;
 /// The most runs of a kernel, each of which is code.
 const RUNS_MAX: usize = 32;
 
 /// The sequences of a kernel, and the lanes that have each. Lanes without one read the shapes of their steps from the program.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Sequences(Vec<(Vec<usize>, Vec<Run>)>);
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Sequences {
+    known: Vec<(Vec<usize>, Vec<Run>)>,
+    /// Whether every lane has one.
+    is_complete: bool,
+}
 
 /// Steps of one shape that follow each other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -23,45 +27,50 @@ struct Run {
     shape: Option<Shape>,
 }
 
-/// What a kernel knows of a step: numbers of polls and operands, and the kinds of these.
+/// What a kernel knows of a step.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Shape {
     entries: usize,
     polls: usize,
-    inputs: Vec<u8>,
-    outputs: Vec<u8>,
+    inputs: usize,
+    outputs: usize,
     posts: usize,
     flags: u8,
+    /// The kinds of inputs and of outputs, 4 bits each, of a step with packets.
+    kinds: (u64, u64),
 }
 
 impl Shape {
     fn of(draft: &Draft) -> Option<Shape> {
-        let kinds = |operands: &[records::Operand]| operands.iter().map(|operand| operand.kind).collect();
         let fits = draft.inputs.len() <= OPERANDS_MAX && draft.outputs.len() <= OPERANDS_MAX;
         fits.then(|| Shape {
             entries: draft.step.entries.into(),
             polls: draft.polls.len(),
-            inputs: kinds(&draft.inputs),
-            outputs: kinds(&draft.outputs),
+            inputs: draft.inputs.len(),
+            outputs: draft.outputs.len(),
             posts: draft.posts.len(),
             flags: draft.step.flags,
+            kinds: if draft.step.flags & records::PACKETS != 0 {
+                (kinds(&draft.inputs), kinds(&draft.outputs))
+            } else {
+                (0, 0)
+            },
         })
     }
 
     /// The arguments of the template `Shape`.
     fn arguments(&self) -> String {
-        let kinds = |kinds: &[u8]| kinds.iter().rev().fold(0_u64, |all, kind| all << 4 | u64::from(*kind));
-        let Shape { entries, polls, inputs, outputs, posts, flags } = self;
-        let (ins, outs) = (inputs.len(), outputs.len());
-        format!(
-            "{entries}, {polls}, {ins}, {outs}, {posts}, {:#x}ull, {:#x}ull, {flags}",
-            kinds(inputs),
-            kinds(outputs)
-        )
+        let Shape { entries, polls, inputs, outputs, posts, flags, kinds: (ins, outs) } = self;
+        format!("{entries}, {polls}, {inputs}, {outputs}, {posts}, {ins:#x}ull, {outs:#x}ull, {flags}")
     }
 }
 
 impl Sequences {
+    /// The sequences of a kernel for any program.
+    pub(crate) fn none() -> Sequences {
+        Sequences { known: Vec::new(), is_complete: false }
+    }
+
     /// The sequences of lanes whose steps have the same shapes in every tile.
     pub(super) fn of(first: &[Vec<Draft>], last: &[Vec<Draft>], repeats: usize) -> Sequences {
         let mut sequences: Vec<(Vec<usize>, Vec<Run>)> = Vec::new();
@@ -78,13 +87,15 @@ impl Sequences {
                 sequences.push((vec![lane], sequence));
             }
         }
-        Sequences(sequences)
+        let lanes: usize = sequences.iter().map(|(lanes, _)| lanes.len()).sum();
+        Sequences { known: sequences, is_complete: lanes == last.len() }
     }
 
     /// The macro that `device/run.h` expands.
     pub(crate) fn macros(&self) -> String {
-        let mut text = "#define WEFT_SEQUENCES".to_owned();
-        for (lanes, runs) in &self.0 {
+        let mut text = if self.is_complete { "" } else { "#define WEFT_ANY_STEPS\n" }.to_owned();
+        text += "#define WEFT_SEQUENCES";
+        for (lanes, runs) in &self.known {
             text += " SEQUENCE(";
             lanes.iter().for_each(|lane| _ = write!(text, "LANE({lane}) "));
             text += ",";
@@ -98,6 +109,10 @@ impl Sequences {
         }
         text + "\n"
     }
+}
+
+fn kinds(operands: &[records::Operand]) -> u64 {
+    operands.iter().rev().fold(0, |all, operand| all << 4 | u64::from(operand.kind))
 }
 
 fn runs_of(drafts: &[Draft]) -> Vec<Run> {

@@ -12,9 +12,16 @@
 
 namespace weft {
 
+// The barrier of a block, and whether a thread brought `true` to each of its last phases.
+struct Barrier {
+    std::barrier<> threads;
+    std::atomic<bool> any[3] = {};
+    explicit Barrier(u32 count) : threads(count) {}
+};
 struct Thread {
     u32 thread, threads, block;
-    std::barrier<>* barrier;
+    Barrier* barrier;
+    u64 phase;
     u64 random; // Not 0 if the thread gives its core away now and then, in an order that depends on this number.
 };
 inline thread_local Thread current;
@@ -29,7 +36,16 @@ inline void disturb() {
 inline u32 thread_index() { return current.thread; }
 inline u32 thread_count() { return current.threads; }
 inline u32 block_index() { return current.block; }
-inline void barrier() { current.barrier->arrive_and_wait(); }
+inline bool barrier_or(bool value) {
+    Barrier& barrier = *current.barrier;
+    const u64 phase = current.phase++;
+    if (value) barrier.any[phase % 3] = true;
+    barrier.threads.arrive_and_wait();
+    // All have read the phase before, which is the next but one to be used.
+    if (current.thread == 0) barrier.any[(phase + 2) % 3] = false;
+    return barrier.any[phase % 3];
+}
+inline void barrier() { barrier_or(false); }
 
 template <class T> inline std::atomic_ref<T> atomic(const T* at) {
     disturb();
@@ -46,6 +62,7 @@ inline void store_entry(u64* to, u64 value) { store_release(to, value); }
 inline void fence_release() {}
 inline void fence_acquire() {}
 inline u64 add_relaxed(u64* to, u64 value) { return atomic(to).fetch_add(value, std::memory_order_relaxed); }
+inline u64 exchange(u64* to, u64 value) { return atomic(to).exchange(value, std::memory_order_relaxed); }
 inline u32 load_host(const u32* from) { return atomic(from).load(std::memory_order_relaxed); }
 inline void store_host(u32* to, u32 value) { atomic(to).store(value, std::memory_order_release); }
 
@@ -65,6 +82,7 @@ inline void store_packets(Words* to, Words words) {
         atomic((u64*)to + half).store(packet, std::memory_order_relaxed);
     }
 }
+inline Words load_anywhere(const void* from) { return *(const Words*)from; }
 inline Words load_streamed(const Words* from) { return *from; }
 inline void store_streamed(Words* to, Words words) { *to = words; }
 

@@ -16,6 +16,8 @@ WEFT_DEVICE u32 thread_index() { return threadIdx.x; }
 WEFT_DEVICE u32 thread_count() { return blockDim.x; }
 WEFT_DEVICE u32 block_index() { return blockIdx.x; }
 WEFT_DEVICE void barrier() { __syncthreads(); }
+// Whether `value` is true for some thread of the block.
+WEFT_DEVICE bool barrier_or(bool value) { return __syncthreads_or(value) != 0; }
 
 WEFT_DEVICE u64 load_acquire(const u64* from) {
     u64 value;
@@ -46,6 +48,7 @@ WEFT_DEVICE void store_host(u32* to, u32 value) {
 WEFT_DEVICE u64 load_entry(const u64* from) { return load_relaxed(from); }
 WEFT_DEVICE void store_entry(u64* to, u64 value) { store_relaxed(to, value); }
 WEFT_DEVICE u64 add_relaxed(u64* to, u64 value) { return atomicAdd(to, value); }
+WEFT_DEVICE u64 exchange(u64* to, u64 value) { return atomicExch(to, value); }
 // Orders what this block has written before, or what kernels before it have, with what it stores next; and loads likewise.
 WEFT_DEVICE void fence_release() { asm volatile("fence.acq_rel." WEFT_SCOPE ";" ::: "memory"); }
 WEFT_DEVICE void fence_acquire() { asm volatile("fence.acq_rel." WEFT_SCOPE ";" ::: "memory"); }
@@ -58,6 +61,14 @@ WEFT_DEVICE Words load_packets(const Words* from) {
 }
 WEFT_DEVICE void store_packets(Words* to, Words v) {
     asm volatile("st.volatile.global.v4.u32 [%0],{%1,%2,%3,%4};" ::"l"(to), "r"(v.word[0]), "r"(v.word[1]), "r"(v.word[2]), "r"(v.word[3]) : "memory");
+}
+
+// Parameters or device memory, all threads side by side. Parameters that each thread reads by itself, as constants, take hundreds of cycles
+// for each line that no thread has read before.
+WEFT_DEVICE Words load_anywhere(const void* from) {
+    Words v;
+    asm volatile("ld.v4.u32 {%0,%1,%2,%3},[%4];" : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3]) : "l"(from) : "memory");
+    return v;
 }
 
 // Data that is used once.

@@ -1,69 +1,61 @@
 // The records of a device program. `src/records.rs` writes them; a test compares both layouts.
 namespace weft {
 
-constexpr u32 RANKS_MAX = 128;
-constexpr u32 FIFOS_MAX = 128;     // FIFO ends of one rank in a program.
-constexpr u32 CALL_BYTES = 4096;   // All parameters of a kernel.
-constexpr u32 OPERANDS_MAX = 64;    // Inputs or outputs of a step.
-constexpr u32 PROGRAM_BYTES = 12288; // Of a program that a block holds in shared memory.
-constexpr u32 STEP_BYTES = 4096;     // The largest step.
-
-enum Op : u8 { OP_SYNC, OP_COPY, OP_REDUCE };
+constexpr u32 CALL_BYTES = 4096; // All parameters of a kernel.
+constexpr u32 RANKS_MAX = WEFT_RANKS_MAX;
+constexpr u32 OPERANDS_MAX = WEFT_OPERANDS_MAX; // Inputs or outputs of a step.
+constexpr u32 SHARED_BYTES = WEFT_SHARED_BYTES; // Of views and a program that a block copies to its shared memory.
 
 enum OperandKind : u8 {
-    MEMORY,       // A base address and bytes from it.
-    MEMORY_TILED, // The same, plus the start of the tile.
-    MESSAGE,      // The place of a message in a FIFO.
-    PACKET,       // The same, where each 4 bytes carry a flag of 4 bytes.
+    INPUT, // Bytes from the start of this rank's input, plus the start of the tile.
+    OUTPUT,
+    PEER_INPUT, // The same of rank `index`.
+    PEER_OUTPUT,
+    SCRATCH, // An address.
+    MESSAGE, // Message `number` of its tile in FIFO end `index`.
+    PACKET,  // The same, where each 4 bytes carry a flag of 4 bytes.
 };
 struct Operand {
     u8 kind;
     u8 reserved;
-    u16 index; // Of the base address, or of the FIFO end.
-    u32 reserved2;
-    u64 offset; // Bytes, or the number of the message in its tile.
-};
-
-enum PollKind : u8 {
-    ENTERED, // The entry of a rank has arrived.
-    REACHED, // A counter of a rank has reached a value.
-    ARRIVED, // A FIFO has a message.
-    CREDIT,  // A FIFO has room for a message.
-};
-struct Poll {
-    u8 kind;
-    u8 rank;    // The rank that makes the poll succeed.
-    u16 index;  // Of the FIFO end.
-    u32 value;  // Of the counter, or the number of the message in its tile.
-    u32 per_tile; // How much the counter grows in a tile.
-    u32 word;     // Of the counter in a slice of this rank's control memory.
-};
-
-enum PostKind : u8 {
-    SIGNAL,  // A counter, for one rank that waits for it.
-    SENT,    // A message has been written.
-    RELEASE, // A message has been read.
-    RELEASE_PACKETS,
-};
-struct Post {
-    u8 kind;
-    u8 rank; // The rank that receives it.
     u16 index;
-    u32 value;
-    u32 per_tile;
-    u32 word; // Of the counter in a slice of the receiver's control memory.
+    u32 number;
+    u64 offset;
 };
 
-// Polls, inputs, outputs and posts follow.
+// Waits until a word of this rank's control memory has reached `per_tile` times the number of the tile, plus `value`. Tiles are numbered
+// over all calls of a plan.
+enum PollKind : u8 { ENTERED, REACHED, ARRIVED, CREDIT };
+struct Poll {
+    u32 word;
+    u32 per_tile;
+    int value;
+    u8 kind;
+    u8 rank; // The rank that makes the poll succeed.
+    u16 reserved;
+};
+
+// Writes that number to a word of a peer's control memory.
+struct Post {
+    u64 word; // The address of the word of slice 0.
+    u32 per_tile;
+    int value;
+};
+
+enum StepFlags : u32 {
+    MOVES = 1,    // Has operands.
+    PACKETS = 2,  // Some of them are packets.
+    MESSAGES = 4, // Some of them are messages.
+    FINISHES = 8, // Its result is the final one of a reduction, to be divided by the ranks if it is an average.
+    RELAXED = 16, // Its posts release nothing but packets, which have been read when their flags have.
+};
+// Polls (those for entries first), inputs, outputs and posts follow.
 struct Step {
     u16 bytes; // Of the record.
-    u8 op;
-    u8 loop; // The specialised loop that moves its elements; see move.h.
-    u8 polls, inputs, outputs, posts;
+    u8 entries, polls, inputs, outputs, posts;
+    u8 flags;
     u32 ordinal;
-    u32 tile;     // Counted from the tile of its list.
-    u32 finishes; // Whether its result is the final one of a reduction, to be divided by the ranks if it is an average.
-    u32 enters;   // Whether it waits for entries, which have the addresses of operands.
+    u32 tile; // Counted from the tile of its list.
     u64 elements;
 };
 
@@ -72,19 +64,8 @@ struct Fifo {
     u64 slice_stride;
     u32 slot_bytes;
     u32 slot_mask; // The number of slots, a power of two, less one.
-    u32 reserved;
-    u16 depth;  // Messages in flight.
-    u8 peer;
-    u8 lane; // The lane of this rank that uses it.
     u32 per_tile;  // Messages in a tile.
-    u32 own_word;  // That the peer writes: the credit of a sender, the arrivals of a receiver.
-    u32 peer_word; // That this rank writes in the peer's control memory.
-    u32 state_word; // The messages of all calls so far.
-};
-
-struct Peer {
-    u64 control;
-    u64 scratch;
+    u32 peer;
 };
 
 // This rank's buffers, as a peer addresses them.
@@ -100,28 +81,30 @@ struct Lane {
 
 struct CallHeader {
     u32 rank, ranks, lanes, slices;
-    u32 fifos, signature, announces, program_bytes;
+    u32 signature, announces;
+    u32 fifos, lists;  // The offsets of FIFO ends and lanes from the start of the program, which begins with the control memory of all ranks.
     u64 tiles;
-    u64 repeats; // Of the first list: all tiles but the last, or none where each tile has steps of its own.
+    u64 repeats;       // Of the first list: all tiles but the last, or none where each tile has steps of its own.
     u64 tile_bytes;    // From the start of a tile of the user's buffers to the next.
-    u32 unit_elements; // Consecutive elements of a slice.
-    u32 entry_word;    // The entry of rank 0 in a slice of the control memory.
-    u64 program;       // Peers, FIFO ends, lanes, steps. In device memory; 0 if it follows the views.
+    u64 input, output; // This rank's buffers.
+    u64 program;       // In device memory, or 0 if it follows the views.
     u64 control, control_stride; // Words that peers write, by slice.
-    u64 state, state_stride;     // Numbers that this rank keeps between calls, by slice.
+    u64 state;   // Words that this rank keeps between calls: whether one has failed, then the tiles that each block has run.
     u64 abort;   // Host memory: not 0 once a rank has aborted.
-    u64 reports; // Host memory: a `Report` for each block.
+    u64 reports; // Host memory: a `Report` of a failure, then one for each block.
     u64 timeout_ns;
-    u64 trace; // Device memory for a record of steps, or 0.
+    u64 trace;         // Memory for a record of steps, or 0.
+    u32 unit_elements; // Consecutive elements of a slice.
+    u32 program_bytes;
 };
 
-struct Call {
+struct alignas(16) Call {
     CallHeader header;
     u32 rest[(CALL_BYTES - sizeof(CallHeader)) / 4]; // The views of all ranks, then the program if it fits.
 };
 
-// The state of a block, for the host to read while the kernel runs. Written only by a block that waits long.
-enum ReportKind : u32 { RUNNING, WAITING, TIMED_OUT, MISMATCH, ABORTED };
+// For the host to read while the kernel runs: why the first block failed, then what each block that waits long waits for.
+enum ReportKind : u32 { RUNNING, WAITING, TIMED_OUT, MISMATCH, ABORTED, FAILED_BEFORE };
 struct Report {
     u32 kind;
     u32 signature;
@@ -130,8 +113,7 @@ struct Report {
     u32 poll; // A PollKind.
     u32 other; // The signature of the rank that is in another call.
     u64 tile;
-    u64 epoch;
-    u64 reserved[2];
+    u64 reserved[3];
 };
 
 // A step that a block has taken. They follow the number of steps so far and the number that there is room for.

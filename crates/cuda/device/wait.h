@@ -1,81 +1,118 @@
-// What the threads of a block share, and every wait of a kernel: bounded, and after some 20 us it reports what it waits for and polls the
-// abort word in host memory.
+// The state of a block, and every wait of a kernel: bounded, and after some 20 us it reports what it waits for and polls the abort word in
+// host memory.
+//
+// A wait that fails sets a word of this rank, so that every other block that waits fails too, and later calls fail at once. Threads of a
+// block agree at the next barrier.
 //
 // Code that is rarely run is kept out of line: a call is short, and much of its time would go into fetching instructions.
 
 namespace weft {
 
 constexpr u64 QUIET_CYCLES = 40000; // About 20 us.
+constexpr u64 REPORT_NS = 1000000;  // A block that waits reports this often.
 
-// An input or output of this block: the address of its first unit, and the bytes from a unit to the next.
-struct Stream {
+// An operand in memory: the address of this block's first unit, and the bytes from a unit to the next.
+struct Span {
     u64 first;
     u64 stride;
-    u32 kind; // An OperandKind.
-    u32 rank; // The sender of packets.
-    u32 flag; // Of packets.
-    u32 fifo;
 };
 
 struct Shared {
-    CallHeader call;
-    u64 epoch;  // The calls before this one that used this slice.
-    u64 tile;   // Where the block is.
-    u32 step;
-    u32 lane, slice;
-    u32 failed;   // Set by a thread whose wait ended without success.
-    u32 reported; // Set by one that has waited long.
-    u8 entered[RANKS_MAX];    // Ranks whose entry has arrived.
-    u64 bases[3 * RANKS_MAX]; // Input, output and scratch of every rank, as far as they are known.
-    u64 sequence[FIFOS_MAX];  // The messages of each FIFO end before this call.
-    u64 credit[FIFOS_MAX];    // The messages that the receiver had released when the call began.
-    Stream streams[2][2 * OPERANDS_MAX]; // Of this step and the one before, which slow threads still use.
-    alignas(16) u8 program[PROGRAM_BYTES]; // Its tables, then a window of its steps.
+#ifdef WEFT_IN_SHARED
+    alignas(16) u8 rest[SHARED_BYTES]; // The views, then the program.
+#endif
+    u64 bases[2 * RANKS_MAX];           // Input and output of every peer whose entry has arrived.
+    Span spans[2][2 * OPERANDS_MAX];    // Of this step and the one before, which slow threads still use.
 };
 
-WEFT_COLD void report(Shared& shared, u32 kind, u32 poll, u32 rank, u32 other) {
-    Report* to = (Report*)shared.call.reports + block_index();
-    to->signature = shared.call.signature;
-    to->lane = shared.lane, to->slice = shared.slice;
-    to->step = shared.step, to->rank = rank, to->poll = poll, to->other = other;
-    to->tile = shared.tile, to->epoch = shared.epoch;
+// What a block reports of itself. Passed by value: a block whose address is taken would leave the registers.
+struct Position {
+    u64 reports, failures, abort, timeout_ns, trace;
+    u32 signature, rank, lane, slice, ordinal;
+    u64 tile; // Of the call.
+};
+
+// A block as one of its threads sees it.
+struct Block {
+    const Call& call;
+    Shared& shared;
+    u32 lane, slice;
+    u64 tiles;   // That this block has run in earlier calls.
+    u32 ordinal; // Of the current step.
+    u64 tile;    // The current tile, counted over all calls.
+    u32 turn;    // Which of the two spans.
+    bool failed; // A wait of this thread has.
+
+    WEFT_DEVICE const CallHeader& header() const { return call.header; }
+    WEFT_DEVICE u64* tiles_run() const { return (u64*)header().state + 4 + (slice * header().lanes + lane); }
+    WEFT_DEVICE Position position() const {
+        const CallHeader& h = header();
+        return {h.reports, h.state, h.abort, h.timeout_ns, h.trace, h.signature, h.rank, lane, slice, ordinal, tile - tiles};
+    }
+};
+
+WEFT_COLD void report(Position at, u32 place, u32 kind, u32 poll, u32 rank, u32 other) {
+    Report* to = (Report*)at.reports + place;
+    to->signature = at.signature;
+    to->lane = at.lane, to->slice = at.slice;
+    to->step = at.ordinal, to->rank = rank, to->poll = poll, to->other = other;
+    to->tile = at.tile;
     store_host(&to->kind, kind);
-    if (kind > WAITING) shared.failed = 1;
-    shared.reported = 1;
 }
 
-// A wait that has lasted longer than most: 0 to go on, 1 if it has failed.
+// Ends the call of this block, and later ones of this rank. The first block that fails says why.
+WEFT_COLD void fail(Position at, u32 kind, u32 poll, u32 rank, u32 other) {
+    if (exchange((u64*)at.failures, 1) == 0) report(at, 0, kind, poll, rank, other);
+}
+
 struct Wait {
     u64 since; // Cycles, then nanoseconds.
-    u32 is_long;
+    u64 reported;
+    bool is_long, failed;
 };
 
-WEFT_DEVICE Wait begin_wait() { return {cycles(), 0}; }
+WEFT_DEVICE Wait begin_wait() { return {cycles(), 0, false, false}; }
 
-WEFT_COLD bool wait_long(Shared& shared, Wait& wait, u32 poll, u32 rank) {
-    if (load_host((const u32*)shared.call.abort) != 0) return report(shared, ABORTED, poll, rank, 0), false;
-    if (!wait.is_long) {
-        wait = {nanoseconds(), 1};
-        report(shared, WAITING, poll, rank, 0);
-    } else if (nanoseconds() - wait.since > shared.call.timeout_ns) {
-        return report(shared, TIMED_OUT, poll, rank, 0), false;
-    }
+WEFT_COLD Wait wait_long(Position at, Wait wait, u32 poll, u32 rank) {
+    const u64 now = nanoseconds();
+    if (!wait.is_long) wait = {now, 0, true, false};
+    if (load_host((const u32*)at.abort) != 0) fail(at, ABORTED, poll, rank, 0), wait.failed = true;
+    else if (now - wait.since > at.timeout_ns) fail(at, TIMED_OUT, poll, rank, 0), wait.failed = true;
+    else if (load_relaxed((const u64*)at.failures) != 0) wait.failed = true;
+    else if (now - wait.reported > REPORT_NS) wait.reported = now, report(at, 1 + block_index(), WAITING, poll, rank, 0);
     pause();
-    return true;
+    return wait;
 }
 
-// Whether a wait goes on. Called between polls.
-WEFT_DEVICE bool goes_on(Shared& shared, Wait& wait, u32 poll, u32 rank) {
+// Whether a wait continues. Called between polls.
+WEFT_DEVICE bool continues(Block& block, Wait& wait, u32 poll, u32 rank) {
     if (!wait.is_long && cycles() - wait.since < QUIET_CYCLES) return true;
-    return wait_long(shared, wait, poll, rank);
+    wait = wait_long(block.position(), wait, poll, rank);
+    block.failed = block.failed || wait.failed;
+    return !wait.failed;
+}
+
+WEFT_COLD void clear_report(u64 reports) { store_host(&((Report*)reports + 1 + block_index())->kind, RUNNING); }
+
+// The end of a successful wait.
+WEFT_DEVICE void end_wait(const Block& block, const Wait& wait) {
+    if (wait.is_long) clear_report(block.header().reports);
+}
+
+// Whether a thread of the block has failed.
+WEFT_DEVICE bool agree(Block& block) { return block.failed = barrier_or(block.failed); }
+
+WEFT_DEVICE void mismatch(Block& block, u32 poll, u32 rank, u32 other) {
+    fail(block.position(), MISMATCH, poll, rank, other);
+    block.failed = true;
 }
 
 // Records the step between its last input and its first output that a peer can see.
-WEFT_COLD void trace_step(Shared& shared) {
-    u64* count = (u64*)shared.call.trace;
+WEFT_COLD void trace_step(Position at) {
+    u64* count = (u64*)at.trace;
     Trace* traces = (Trace*)(count + 2);
     u64 number = add_relaxed(count, 1);
-    if (number < count[1]) traces[number] = {(u16)shared.call.rank, (u16)shared.lane, shared.slice, shared.step, (u32)shared.tile};
+    if (number < count[1]) traces[number] = {(u16)at.rank, (u16)at.lane, at.slice, at.ordinal, (u32)at.tile};
 }
 
 } // namespace weft

@@ -5,23 +5,21 @@
 //!
 //! - *control*: words that peers write. Entries of ranks, counters by rank, and a word of each FIFO: arrivals in the arena of the
 //!   receiver, credit in that of the sender.
-//! - *state*: numbers that only this rank's blocks read and write: calls so far, and messages of each FIFO.
+//! - *state*: words that only this rank's blocks read and write: whether a call has failed, and the tiles that each block has run.
 //! - *slots*: messages, in the arena of the receiver.
 //! - *scratch*: chunks of memory that the plan asks for.
 
 use std::collections::BTreeMap;
 
 use weftlink_plan::Plan;
-use weftlink_plan::plan::{Channel, Input, Output, Protocol};
+use weftlink_plan::plan::{Channel, Input, Lane, Output, Protocol, Step};
 
-use crate::records::ENTRY_WORDS;
+use crate::records::{ENTRY_WORDS, HEAD_BYTES};
 
 /// Words that different ranks poll are this far apart: a sector of the L2 cache.
 const SPACING: u32 = 4;
 const WORD_BYTES: u64 = 8;
 const PAGE: u64 = 4096;
-/// A packet FIFO's slot begins with the signature of the call, in packets.
-pub(crate) const PACKET_HEAD_BYTES: u64 = 16;
 /// The memory of all slots of an arena, unless the smallest slots need more.
 const SLOTS_BYTES: u64 = 8 << 20;
 /// At least what the threads of a block move at a time; of packets, elements of 16 bytes.
@@ -45,7 +43,6 @@ pub(crate) struct Arena {
     /// Bytes from the start of a slice's words to the next.
     pub(crate) control_stride: u64,
     pub(crate) state: u64,
-    pub(crate) state_stride: u64,
     pub(crate) scratch: u64,
     pub(crate) scratch_stride: u64,
     /// The most bytes of a chunk that one slice moves through a FIFO; nothing if there are none.
@@ -72,8 +69,8 @@ impl Arena {
         let (ranks, counters) = (plan.ranks, plan.counters);
         let words = ranks * ENTRY_WORDS + (ranks * counters + keys.len() as u32) * SPACING;
         let control_stride = (u64::from(words) * WORD_BYTES).next_multiple_of(128);
-        // The epoch and the count of finished lanes lead.
-        let state_stride = ((2 + keys.len() as u64) * WORD_BYTES).next_multiple_of(128);
+        let lanes = plan.programs.iter().map(|program| program.lanes.len()).max().unwrap_or(0) as u64;
+        let state_bytes = (4 + lanes * u64::from(slices_max)) * WORD_BYTES;
         let mut next = 0;
         let mut take = |bytes: u64| {
             let at = next;
@@ -81,7 +78,7 @@ impl Arena {
             at
         };
         take(u64::from(slices_max) * control_stride);
-        let state = take(u64::from(slices_max) * state_stride);
+        let state = take(state_bytes);
         let slots_of = |target: u32| {
             let into = keys.iter().filter(|(key, _)| key.1 == target);
             into.map(|(_, channel)| u64::from(slots_for(channel.depth))).sum::<u64>() * u64::from(slices_max)
@@ -94,8 +91,8 @@ impl Arena {
         let mut fifos = BTreeMap::new();
         for (number, (key, channel)) in keys.iter().enumerate() {
             let is_packets = channel.protocol != Protocol::Simple;
-            let slot_bytes =
-                if is_packets { fair.min(PACKET_SLOT_BYTES_MAX) + PACKET_HEAD_BYTES } else { fair };
+            let data_bytes = if is_packets { fair.min(PACKET_SLOT_BYTES_MAX) } else { fair };
+            let slot_bytes = data_bytes + HEAD_BYTES;
             let slice_stride = slot_bytes * u64::from(slots_for(channel.depth));
             let used = &mut taken[key.1 as usize];
             let place = Place {
@@ -112,11 +109,8 @@ impl Arena {
         take(taken.into_iter().max().unwrap_or(0));
         let scratch_stride = if plan.chunks.scratch > 0 { SCRATCH_BYTES } else { 0 };
         let scratch = take(u64::from(plan.chunks.scratch) * scratch_stride);
-        let data = |place: &Place| {
-            if place.is_packets { (place.slot_bytes - PACKET_HEAD_BYTES) / 2 } else { place.slot_bytes }
-        };
+        let data = |place: &Place| (place.slot_bytes - HEAD_BYTES) / if place.is_packets { 2 } else { 1 };
         let slice_bytes_max = fifos.values().map(data).min();
-        let (control_stride, state_stride) = (control_stride, state_stride);
         Arena {
             ranks,
             slices_max,
@@ -124,7 +118,6 @@ impl Arena {
             fifos,
             control_stride,
             state,
-            state_stride,
             scratch,
             scratch_stride,
             slice_bytes_max,
@@ -141,11 +134,6 @@ impl Arena {
     pub(crate) fn fifo_word(&self, number: u32) -> u32 {
         self.ranks * ENTRY_WORDS + (self.ranks * self.counters + number) * SPACING
     }
-
-    /// The word of a FIFO in the state of a slice.
-    pub(crate) fn state_word(number: u32) -> u32 {
-        2 + number
-    }
 }
 
 /// The slots of a FIFO: a power of two. No more than `depth` are in use.
@@ -153,12 +141,17 @@ pub(crate) fn slots_for(depth: u32) -> u32 {
     depth.next_power_of_two()
 }
 
+/// The steps of a lane in the order they run, with loops resolved.
+pub(crate) fn steps_of(lane: &Lane) -> impl Iterator<Item = Step<u32>> {
+    lane.walk().filter_map(|visit| visit.step.at(&visit.iterations))
+}
+
 /// Every FIFO that some step uses, with its channel.
 fn fifos_of(plan: &Plan) -> BTreeMap<FifoKey, Channel> {
     let mut fifos = BTreeMap::new();
     for (rank, program) in (0..).zip(&plan.programs) {
         for lane in &program.lanes {
-            for step in lane.walk().filter_map(|visit| visit.step.at(&visit.iterations)) {
+            for step in steps_of(lane) {
                 let received = step.inputs.iter().filter_map(|input| match *input {
                     Input::Received { from } => Some((from, rank, lane.channel)),
                     _ => None,
@@ -193,7 +186,7 @@ mod tests {
                         let mut taken: Vec<_> =
                             into.map(|(_, place)| (place.slots, place.slice_stride * 16)).collect();
                         taken.push((0, 16 * arena.control_stride));
-                        taken.push((arena.state, 16 * arena.state_stride));
+                        taken.push((arena.state, (4 + 2 * 16) * WORD_BYTES));
                         taken.push((arena.scratch, u64::from(plan.chunks.scratch) * arena.scratch_stride));
                         taken.retain(|(_, bytes)| *bytes > 0);
                         taken.sort_unstable();

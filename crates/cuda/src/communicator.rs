@@ -17,7 +17,7 @@ use crate::driver::{
     Parameters, PinnedMemory, Stream,
 };
 use crate::kernels::{Kernel, Kernels, THREADS_MAX};
-use crate::program::{Arenas, Compiler, Loops, Program, Spread};
+use crate::program::{Arenas, Compiler, Program, Spread};
 use crate::records::{self, CALL_BYTES};
 use crate::source::Specialisation;
 
@@ -202,6 +202,8 @@ impl Communicator {
         let reports = self.host.memory.device() + 64;
         let header = records::CallHeader {
             signature: signature(&key),
+            input,
+            output,
             program: prepared.in_memory.as_ref().map_or(0, DeviceBuffer::address),
             abort: self.host.memory.device(),
             reports,
@@ -259,19 +261,19 @@ impl Communicator {
             count: key.count,
             uneven: None,
         };
-        let program = compiler.compile(&shape, spread, &loaded.arenas, Loops::default()).map_err(|why| {
-            Error::Misuse { attempt: format!("run {}", compiler.plan().name), why: why.to_string() }
+        let program = compiler.compile(&shape, spread, &loaded.arenas).map_err(|why| Error::Misuse {
+            attempt: format!("run {}", compiler.plan().name),
+            why: why.to_string(),
         })?;
         let specialisation = Specialisation {
             data_type: key.data_type,
             reduction: key.reduction,
-            loops: program.loops.clone(),
+            sequences: program.sequences.clone(),
+            is_in_shared: program.is_in_shared,
             is_one_gpu: self.is_one_gpu,
         };
         let kernel = self.kernels.get(&specialisation)?.clone();
-        let taken =
-            size_of::<records::CallHeader>() + compiler.plan().ranks as usize * size_of::<records::View>();
-        let in_memory = if taken + program.bytes.len() > CALL_BYTES {
+        let in_memory = if !program.is_in_parameters {
             let memory = DeviceMemory::new(&self.context, program.bytes.len())?;
             memory.write(&self.stream, 0, &program.bytes)?;
             Some(memory)

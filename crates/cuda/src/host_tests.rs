@@ -18,7 +18,7 @@ use weftlink_testkit::cases::values::{expected, input};
 use weftlink_testkit::cases::{Case, Counts, cases_of};
 use weftlink_testkit::trace::replay;
 
-use crate::program::{Arenas, Compiler, Loops, Program, Spread, Unfit};
+use crate::program::{Arenas, Compiler, Program, Sequences, Spread, Unfit};
 use crate::records::{self, CALL_BYTES};
 use crate::source::Specialisation;
 
@@ -42,16 +42,6 @@ fn representative(bytes: usize, is_scan: bool) -> (DataType, Reduction) {
     }
 }
 
-/// A few loops for certain numbers of operands; the rest of the steps use the general ones.
-fn loops() -> Loops {
-    let mut loops = Loops { is_closed: true, ..Loops::default() };
-    for (inputs, outputs) in [(1, 1), (1, 2), (2, 1), (2, 2), (3, 3), (5, 1)] {
-        loops.vectors.extend([(inputs, outputs, false), (inputs, outputs, true)]);
-    }
-    loops.packets.extend([1, 2, 5]);
-    loops
-}
-
 struct Library {
     run: libloading::Symbol<'static, unsafe extern "C" fn(*const u8, u32, u32, u64)>,
 }
@@ -62,8 +52,9 @@ impl Library {
         static LIBRARIES: [[OnceLock<Library>; 5]; 2] = [const { [const { OnceLock::new() }; 5] }; 2];
         LIBRARIES[usize::from(is_scan)][bytes.ilog2() as usize].get_or_init(|| {
             let (data_type, reduction) = representative(bytes, is_scan);
+            let (sequences, is_in_shared, is_one_gpu) = (Sequences::none(), false, true);
             let source =
-                Specialisation { data_type, reduction, loops: loops(), is_one_gpu: true }.host_source();
+                Specialisation { data_type, reduction, sequences, is_in_shared, is_one_gpu }.host_source();
             let name = format!("{data_type:?}-{reduction:?}");
             let library: &'static libloading::Library = Box::leak(Box::new(compiled(&source, &name)));
             // SAFETY: device/host.cc defines it with this signature.
@@ -129,7 +120,7 @@ impl Ranks {
         let arenas = Arenas(self.memory.iter().map(|memory| memory.as_ptr().addr() as u64).collect());
         let shapes: Vec<_> = (0..case.ranks).map(|rank| shape(case, rank, longest)).collect();
         let compiled: Result<Vec<Program>, _> = std::iter::zip(&self.compilers, &shapes)
-            .map(|(compiler, shape)| compiler.compile(shape, spread, &arenas, loops()))
+            .map(|(compiler, shape)| compiler.compile(shape, spread, &arenas))
             .collect();
         let programs = match compiled {
             // A plan that reads peers' buffers needs lengths that only the peers know.
@@ -146,6 +137,8 @@ impl Ranks {
                 let program = &programs[rank];
                 let header = records::CallHeader {
                     signature: number as u32,
+                    input: views[rank].input,
+                    output: views[rank].output,
                     program: program.bytes.as_ptr().addr() as u64,
                     abort: (&raw const abort).addr() as u64,
                     reports: (&raw mut reports[64 * rank]).addr() as u64,
@@ -347,7 +340,8 @@ fn records_have_the_same_size_on_both_sides() {
     let source = Specialisation {
         data_type: DataType::F32,
         reduction: Reduction::Sum,
-        loops: loops(),
+        sequences: Sequences::none(),
+        is_in_shared: false,
         is_one_gpu: true,
     };
     let library = compiled(&source.host_source(), "sizes");

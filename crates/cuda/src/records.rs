@@ -7,39 +7,41 @@ use bytemuck::{Pod, Zeroable};
 
 /// All parameters of a kernel.
 pub(crate) const CALL_BYTES: usize = 4096;
-/// The largest step.
-pub(crate) const STEP_BYTES: usize = 4096;
-/// The largest tables: peers, FIFO ends and lanes. Steps need the rest of the shared memory.
-pub(crate) const TABLES_BYTES: usize = 8192;
 pub(crate) const RANKS_MAX: usize = 128;
-pub(crate) const FIFOS_MAX: usize = 128;
+/// Inputs or outputs of a step.
 pub(crate) const OPERANDS_MAX: usize = 64;
+/// Views and a program that a block copies to its shared memory.
+pub(crate) const SHARED_BYTES: usize = 16 << 10;
 /// Words of a rank's entry in control memory.
 pub(crate) const ENTRY_WORDS: u32 = 8;
+/// The head of a message in its slot.
+pub(crate) const HEAD_BYTES: u64 = 16;
 
-pub(crate) const OP_SYNC: u8 = 0;
-pub(crate) const OP_COPY: u8 = 1;
-pub(crate) const OP_REDUCE: u8 = 2;
-
-pub(crate) const MEMORY: u8 = 0;
-pub(crate) const MEMORY_TILED: u8 = 1;
-pub(crate) const MESSAGE: u8 = 2;
-pub(crate) const PACKET: u8 = 3;
+pub(crate) const INPUT: u8 = 0;
+pub(crate) const OUTPUT: u8 = 1;
+pub(crate) const PEER_INPUT: u8 = 2;
+pub(crate) const PEER_OUTPUT: u8 = 3;
+pub(crate) const SCRATCH: u8 = 4;
+pub(crate) const MESSAGE: u8 = 5;
+pub(crate) const PACKET: u8 = 6;
 
 pub(crate) const ENTERED: u8 = 0;
 pub(crate) const REACHED: u8 = 1;
 pub(crate) const ARRIVED: u8 = 2;
 pub(crate) const CREDIT: u8 = 3;
 
-pub(crate) const SIGNAL: u8 = 0;
-pub(crate) const SENT: u8 = 1;
-pub(crate) const RELEASE: u8 = 2;
-pub(crate) const RELEASE_PACKETS: u8 = 3;
+pub(crate) const MOVES: u8 = 1;
+pub(crate) const PACKETS: u8 = 2;
+pub(crate) const MESSAGES: u8 = 4;
+pub(crate) const FINISHES: u8 = 8;
+pub(crate) const RELAXED: u8 = 16;
 
-pub(crate) const LOOP_ANY: u8 = 0;
-pub(crate) const LOOP_PACKETS: u8 = 1;
-pub(crate) const LOOP_PACKETS_OF: u8 = 2;
-pub(crate) const LOOP_VECTORS: u8 = 32;
+/// The constants of both languages, as the macros that `device/program.h` expects.
+pub(crate) fn macros() -> String {
+    format!(
+        "#define WEFT_RANKS_MAX {RANKS_MAX}\n#define WEFT_OPERANDS_MAX {OPERANDS_MAX}\n#define WEFT_ENTRY_WORDS {ENTRY_WORDS}\n#define WEFT_SHARED_BYTES {SHARED_BYTES}\n"
+    )
+}
 
 macro_rules! records {
     ($($(#[$doc:meta])* struct $name:ident { $($field:ident: $kind:ty),+ $(,)? })+) => {
@@ -63,34 +65,30 @@ macro_rules! records {
 }
 
 records! {
-    struct Operand { kind: u8, reserved: u8, index: u16, reserved2: u32, offset: u64 }
-    struct Poll { kind: u8, rank: u8, index: u16, value: u32, per_tile: u32, word: u32 }
-    struct Post { kind: u8, rank: u8, index: u16, value: u32, per_tile: u32, word: u32 }
+    struct Operand { kind: u8, reserved: u8, index: u16, number: u32, offset: u64 }
+    struct Poll { word: u32, per_tile: u32, value: i32, kind: u8, rank: u8, reserved: u16 }
+    struct Post { word: u64, per_tile: u32, value: i32 }
     struct Step {
-        bytes: u16, op: u8, r#loop: u8, polls: u8, inputs: u8, outputs: u8, posts: u8,
-        ordinal: u32, tile: u32, finishes: u32, enters: u32, elements: u64,
+        bytes: u16, entries: u8, polls: u8, inputs: u8, outputs: u8, posts: u8, flags: u8,
+        ordinal: u32, tile: u32, elements: u64,
     }
-    struct Fifo {
-        slots: u64, slice_stride: u64, slot_bytes: u32, slot_mask: u32, reserved: u32, depth: u16, peer: u8, lane: u8,
-        per_tile: u32, own_word: u32, peer_word: u32, state_word: u32,
-    }
-    struct Peer { control: u64, scratch: u64 }
+    struct Fifo { slots: u64, slice_stride: u64, slot_bytes: u32, slot_mask: u32, per_tile: u32, peer: u32 }
     struct View { input: u64, output: u64 }
     struct Lane { first: u32, first_bytes: u32, last: u32, last_bytes: u32 }
     struct CallHeader {
         rank: u32, ranks: u32, lanes: u32, slices: u32,
-        fifos: u32, signature: u32, announces: u32, program_bytes: u32,
+        signature: u32, announces: u32, fifos: u32, lists: u32,
         tiles: u64, repeats: u64, tile_bytes: u64,
-        unit_elements: u32, entry_word: u32,
+        input: u64, output: u64,
         program: u64,
-        control: u64, control_stride: u64,
-        state: u64, state_stride: u64,
+        control: u64, control_stride: u64, state: u64,
         abort: u64, reports: u64, timeout_ns: u64, trace: u64,
+        unit_elements: u32, program_bytes: u32,
     }
     /// What a block that waits long writes to host memory.
     struct Report {
         kind: u32, signature: u32, lane: u32, slice: u32, step: u32, rank: u32, poll: u32, other: u32,
-        tile: u64, epoch: u64, reserved: [u64; 2],
+        tile: u64, reserved: [u64; 3],
     }
     struct Trace { rank: u16, lane: u16, slice: u32, step: u32, tile: u32 }
 }

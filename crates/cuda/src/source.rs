@@ -2,7 +2,8 @@
 
 use weftlink_plan::{DataType, Reduction};
 
-use crate::program::Loops;
+use crate::program::Sequences;
+use crate::records;
 
 const TYPES: [&str; 6] = [
     include_str!("../device/types.h"),
@@ -12,15 +13,24 @@ const TYPES: [&str; 6] = [
     include_str!("../device/pack.h"),
     include_str!("../device/program.h"),
 ];
-const RUN: [&str; 3] =
-    [include_str!("../device/wait.h"), include_str!("../device/move.h"), include_str!("../device/run.h")];
+const RUN: [&str; 7] = [
+    include_str!("../device/wait.h"),
+    include_str!("../device/vectors.h"),
+    include_str!("../device/shape.h"),
+    include_str!("../device/packets.h"),
+    include_str!("../device/entries.h"),
+    include_str!("../device/steps.h"),
+    include_str!("../device/run.h"),
+];
 
 /// What a kernel is specialised for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Specialisation {
     pub(crate) data_type: DataType,
     pub(crate) reduction: Reduction,
-    pub(crate) loops: Loops,
+    pub(crate) sequences: Sequences,
+    /// Whether blocks copy the program to shared memory.
+    pub(crate) is_in_shared: bool,
     /// Whether all ranks are on one GPU, so that flags need not reach further.
     pub(crate) is_one_gpu: bool,
 }
@@ -36,7 +46,7 @@ impl Specialisation {
     #[cfg(test)]
     pub(crate) fn host_source(&self) -> String {
         let host = [include_str!("../device/host.h"), include_str!("../device/host.cc")];
-        "#define WEFT_HOST\n".to_owned() + &self.text(host)
+        "#define WEFT_HOST\n#define WEFT_TRACE\n".to_owned() + &self.text(host)
     }
 
     fn text(&self, [memory, entry]: [&str; 2]) -> String {
@@ -44,12 +54,16 @@ impl Specialisation {
     }
 
     fn macros(&self) -> String {
-        let scope = if self.is_one_gpu { "#define WEFT_ONE_GPU\n" } else { "" };
+        let define =
+            |is_set: bool, name: &str| if is_set { format!("#define {name}\n") } else { String::new() };
         format!(
-            "#define WEFT_TYPE {:?}\n#define WEFT_OPERATION {:?}\n{scope}{}",
+            "#define WEFT_TYPE {:?}\n#define WEFT_OPERATION {:?}\n{}{}{}{}",
             self.data_type,
             self.reduction,
-            self.loops.macros()
+            define(self.is_one_gpu, "WEFT_ONE_GPU"),
+            define(self.is_in_shared, "WEFT_IN_SHARED"),
+            records::macros(),
+            self.sequences.macros()
         )
     }
 }
@@ -61,7 +75,10 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::nvrtc::{Architecture, Nvrtc, Program};
+    use crate::nvrtc::{self, Architecture, Nvrtc};
+    use crate::program::{Arenas, Compiler, Program, Spread};
+    use weftlink_plan::plan::Protocol;
+    use weftlink_plan::{Algorithm, Aliasing, Collective, Shape, verify};
 
     /// As in `tests/architectures.rs`: 12.9 is the last NVRTC for sm_70.
     const COMPILED: [(&str, &[u32]); 2] =
@@ -80,11 +97,18 @@ mod tests {
     #[test]
     #[ignore = "needs NVRTC, which `make cuda` downloads"]
     fn the_kernel_compiles_for_every_architecture() {
-        let loops = Loops {
-            vectors: [(1, 1, false), (2, 2, true), (8, 8, false)].into(),
-            packets: [1, 8].into(),
-            is_closed: false,
-        };
+        let plans = [
+            Algorithm::Exchange.flat_with(&Collective::AllReduce, 4, 1, Protocol::Ll),
+            Algorithm::TwoShot.flat(&Collective::AllReduce, 8, 1),
+            Algorithm::Ring.flat(&Collective::AllReduce, 4, 2),
+        ];
+        let programs = plans.map(|plan| {
+            let compiler = Compiler::new(verify(plan.unwrap()).unwrap(), 0, 4);
+            let shape = Shape { aliasing: Aliasing::InPlace, element_bytes: 4, count: 100_000, uneven: None };
+            let spread = Spread { slices: 4, threads: 512, chunk_bytes: 1 << 16 };
+            let arenas = Arenas((0..u64::from(compiler.plan().ranks)).map(|rank| rank << 32).collect());
+            compiler.compile(&shape, spread, &arenas).unwrap()
+        });
         for (version, architectures) in COMPILED {
             let nvrtc = nvrtc(version);
             for &number in architectures {
@@ -93,11 +117,15 @@ mod tests {
                     _ => (DataType::F32, Reduction::Sum),
                 };
                 let is_one_gpu = number != 90;
-                let kernel = Specialisation { data_type, reduction, loops: loops.clone(), is_one_gpu };
-                let (source, architecture) = (kernel.source(), Architecture(number));
-                let program = Program { name: "weft.cu", source: &source, options: &[], architecture };
-                let cubin = nvrtc.compile(&program).unwrap_or_else(|why| panic!("{why}"));
-                assert!(cubin.bytes().windows(8).any(|part| part == b"weft_run"), "{architecture}");
+                for program in &programs {
+                    let Program { sequences, is_in_shared, .. } = program.clone();
+                    let kernel = Specialisation { data_type, reduction, sequences, is_in_shared, is_one_gpu };
+                    let (source, architecture) = (kernel.source(), Architecture(number));
+                    let program =
+                        nvrtc::Program { name: "weft.cu", source: &source, options: &[], architecture };
+                    let cubin = nvrtc.compile(&program).unwrap_or_else(|why| panic!("{why}"));
+                    assert!(cubin.bytes().windows(8).any(|part| part == b"weft_run"), "{architecture}");
+                }
             }
         }
     }

@@ -1,0 +1,157 @@
+// Running a step: threads poll what it waits for, all of them move its elements, then threads post that it is done.
+namespace weft {
+
+WEFT_DEVICE u64 number_of(const Block& block, u32 per_tile, int value) { return block.tile * per_tile + (u64)(long long)value; }
+
+WEFT_DEVICE void await(Block& block, const Poll& poll) {
+    const u64 value = number_of(block, poll.per_tile, poll.value);
+    const u64* from = control_word(block, block.header().control, poll.word);
+    Wait wait = begin_wait();
+    while ((long long)(load_acquire(from) - value) < 0)
+        if (!continues(block, wait, poll.kind, poll.rank)) return;
+    end_wait(block, wait);
+}
+
+// Heads of messages have the signature of their call.
+template <class S> WEFT_DEVICE void send_heads(Block& block, const Records<S>& records) {
+    const u32 signature = block.header().signature;
+    WEFT_NO_UNROLL
+    for (u32 o = thread_index(); o < records.shape.outputs(); o += thread_count()) {
+        const Operand& operand = records.output(o);
+        if (operand.kind < MESSAGE) continue;
+        const Slot slot = slot_of(block, operand);
+        if (operand.kind == PACKET) store_packets((Words*)slot.head, Words{{signature, slot.flag(), signature, slot.flag()}});
+        else *(u32*)slot.head = signature;
+    }
+}
+
+// Returns whether this thread has found a slot that is due to be cleared.
+template <class S> WEFT_DEVICE bool check_heads(Block& block, const Records<S>& records) {
+    bool due = false;
+    const u32 signature = block.header().signature;
+    WEFT_NO_UNROLL
+    for (u32 i = thread_index(); i < records.shape.inputs(); i += thread_count()) {
+        const Operand& operand = records.input(i);
+        if (operand.kind < MESSAGE) continue;
+        const Slot slot = slot_of(block, operand);
+        u32 found;
+        if (operand.kind == MESSAGE) {
+            found = *(const u32*)slot.head;
+        } else {
+            Wait wait = begin_wait();
+            for (;;) {
+                const Words packets = load_packets((const Words*)slot.head);
+                found = packets.word[0];
+                if (packets.word[1] == slot.flag()) break;
+                if (!continues(block, wait, ARRIVED, slot.peer)) return due;
+            }
+            end_wait(block, wait);
+            due = due || is_due(block, operand);
+        }
+        if (found != signature) mismatch(block, ARRIVED, slot.peer, found);
+    }
+    return due;
+}
+
+template <class S> WEFT_DEVICE void move_spans(Block& block, const Records<S>& records, const Part& part) {
+    Span* spans = block.shared.spans[block.turn];
+    const u32 inputs = records.shape.inputs(), outputs = records.shape.outputs();
+    // Entries have the addresses of operands: all have arrived.
+    WEFT_NO_UNROLL
+    for (u32 i = thread_index(); i < inputs + outputs; i += thread_count()) {
+        const Operand& operand = records.input(i);
+        spans[i] = span_of(block, operand.kind, operand);
+    }
+    barrier();
+    block.turn ^= 1;
+    if constexpr (S::IS_FIXED && S::FIXED_INPUTS > 0) {
+        u64 addresses = 0;
+        WEFT_NO_UNROLL
+        for (u32 i = 0; i < inputs + outputs; i++) addresses |= spans[i].first | spans[i].stride;
+        if ((addresses & 15) == 0)
+            return move_vectors<S::FIXED_INPUTS, S::FIXED_OUTPUTS, S::FIXED_MESSAGES>(part, spans, spans + inputs);
+    }
+    move_any(part, spans, inputs, spans + inputs, outputs);
+}
+
+// Clears slots that are due, which all threads have read.
+template <class S> WEFT_DEVICE void clear_packets(const Block& block, const Records<S>& records) {
+    WEFT_NO_UNROLL
+    for (u32 i = 0; i < records.shape.inputs(); i++) {
+        const Operand& operand = records.input(i);
+        if (operand.kind == PACKET && is_due(block, operand))
+            clear_slot(slot_of(block, operand).head, record<Fifo>(block, block.header().fifos + operand.index * (u32)sizeof(Fifo)).slot_bytes);
+    }
+    barrier();
+}
+
+// Runs the step whose record is at an offset. Returns whether the call continues, for all threads alike.
+template <class S> WEFT_DEVICE bool run_step(Block& block, u64 tile, u32 at, u32& bytes) {
+    const Step& step = record<Step>(block, at);
+    const Records<S> records = {block, S(step), at};
+    const S& shape = records.shape;
+    const CallHeader& call = block.header();
+    bytes = shape.bytes();
+    block.ordinal = step.ordinal, block.tile = block.tiles + tile + step.tile;
+    if (shape.polls() > 0) {
+        WEFT_NO_UNROLL
+        for (u32 i = thread_index(); i < shape.polls(); i += thread_count())
+            i < shape.entries() ? await_entry(block, records.poll(i)) : await(block, records.poll(i));
+        if (agree(block)) return false;
+    }
+    bool is_due = false;
+    if (shape.has(MOVES)) {
+        const Part part = {step.elements, (u64)call.slices * call.unit_elements, call.unit_elements, block.slice, shape.has(FINISHES), call.ranks};
+#ifdef WEFT_TRACE
+        if (shape.has(PACKETS)) {
+            (void)check_heads(block, records);
+            if (agree(block)) return false;
+            if (thread_index() == 0) trace_step(block.position());
+            barrier();
+        }
+#endif
+        send_heads(block, records);
+        if (shape.has(PACKETS)) {
+            Packets<S>{block, records, part, {}, {}}.move();
+        } else {
+            move_spans(block, records, part);
+        }
+        if (shape.posts() > 0) is_due = check_heads(block, records);
+    }
+#ifdef WEFT_TRACE
+    if (!shape.has(PACKETS)) {
+        if (agree(block)) return false;
+        if (thread_index() == 0) trace_step(block.position());
+    }
+#endif
+    if (shape.posts() > 0) {
+        // One barrier tells both, since both are rare.
+        const bool is_rare = barrier_or(block.failed || is_due);
+        if (is_rare) {
+            if (agree(block)) return false;
+            clear_packets(block, records);
+        }
+        WEFT_NO_UNROLL
+        for (u32 i = thread_index(); i < shape.posts(); i += thread_count()) {
+            const Post& post = records.post(i);
+            u64* to = control_word(block, post.word, 0);
+            const u64 value = number_of(block, post.per_tile, post.value);
+            if (shape.has(RELAXED) && !is_rare) store_relaxed(to, value);
+            else store_release(to, value);
+        }
+    }
+    return true;
+}
+
+// Runs steps of one shape that follow each other.
+template <class S> WEFT_DEVICE bool run_steps(Block& block, u64 tile, u32& at, u32 count) {
+    WEFT_NO_UNROLL
+    for (; count > 0; count--) {
+        u32 bytes;
+        if (!run_step<S>(block, tile, at, bytes)) return false;
+        at += bytes;
+    }
+    return true;
+}
+
+} // namespace weft

@@ -1,0 +1,127 @@
+// Moving the elements of a step between places in memory: every thread loads 16 bytes of each input, combines them and stores the result to
+// each output.
+//
+// The elements of a chunk are divided among the slices of a call in units, in turn, so that all blocks of all ranks work on the same few
+// megabytes at a time. A message holds the units of one slice without gaps.
+namespace weft {
+
+using Packs = Pack<WEFT_TYPE, WEFT_OPERATION>;
+using Element = Packs::Storage;
+
+constexpr u32 PACK = 16 / sizeof(Element); // Elements of 16 bytes; all types divide them.
+
+// A quotient of 64 bits, which takes much code; most fit into 32.
+WEFT_COLD u64 divide_long(u64 a, u64 b) { return a / b; }
+WEFT_DEVICE u64 divide(u64 a, u64 b) { return (a | b) >> 32 == 0 ? (u32)a / (u32)b : divide_long(a, b); }
+
+// The elements of a step that belong to this block: units of `unit` elements, `step` elements apart.
+struct Part {
+    u64 elements;
+    u64 step;
+    u32 unit, slice;
+    bool finishes;
+    u32 ranks;
+};
+
+template <u32 INPUTS> WEFT_DEVICE Words reduce(const Words (&inputs)[INPUTS], const Part& part) {
+    Words words = inputs[0];
+    if constexpr (INPUTS > 1) {
+        auto partial = Packs::start(inputs[0]);
+        WEFT_UNROLL
+        for (u32 i = 1; i < INPUTS; i++) partial = Packs::next(partial, inputs[i]);
+        words = Packs::end(partial);
+    }
+    return Packs::One::FINISHES && part.finishes ? Packs::finish(words, part.ranks) : words;
+}
+
+// `get` returns the elements of the inputs.
+template <class Get> WEFT_DEVICE Element reduce_any(Get get, u32 count, const Part& part) {
+    Element value = get(0);
+    if (count > 1) {
+        auto partial = Packs::One::load(value);
+        WEFT_NO_UNROLL
+        for (u32 i = 1; i < count; i++) partial = Packs::One::combine(partial, Packs::One::load(get(i)));
+        value = Packs::One::store(partial);
+    }
+    return Packs::One::FINISHES && part.finishes ? Packs::One::finish(value, part.ranks) : value;
+}
+
+// Any number of operands, at any address.
+WEFT_COLD void move_any(const Part& part, const Span* in, u32 inputs, const Span* out, u32 outputs) {
+    u64 k = 0;
+    for (u64 start = (u64)part.slice * part.unit; start < part.elements; start += part.step, k++) {
+        u64 length = part.elements - start < part.unit ? part.elements - start : part.unit;
+        for (u32 at = thread_index(); at < length; at += thread_count()) {
+            auto get = [&](u32 i) { return ((const Element*)(in[i].first + k * in[i].stride))[at]; };
+            Element result = reduce_any(get, inputs, part);
+            for (u32 o = 0; o < outputs; o++) ((Element*)(out[o].first + k * out[o].stride))[at] = result;
+        }
+    }
+}
+
+// What a thread moves of a part by 16 bytes at a time: whole vectors, then the elements of an incomplete one.
+struct Own {
+    u64 full;
+    u32 rest;
+};
+
+WEFT_DEVICE Own own_part(const Part& part) {
+    const u64 start = (u64)part.slice * part.unit + thread_index() * PACK;
+    if (start >= part.elements) return {0, 0};
+    const u64 left = part.elements - start;
+    if (left < PACK) return {0, (u32)left};
+    const u64 full = divide(left - PACK, part.step) + 1;
+    // Where the last vector is whole, nothing follows in the block's next unit either.
+    const u64 next = full * part.step;
+    return {full, next < left ? (u32)(left - next) : 0};
+}
+
+// A fixed number of operands, all at multiples of 16 bytes. UNROLL units are in flight at once. Unless MESSAGES, all operands have the same
+// stride. Addresses stay in shared memory: registers are for what is in flight.
+template <u32 INPUTS, u32 OUTPUTS, bool MESSAGES> struct Vectors {
+    const Span *in, *out;
+    u64 offset; // Of the thread in each operand's first unit, then in its current one.
+    u64 stride;
+    u64 unit; // The number of the current unit.
+
+    WEFT_DEVICE Words* at(const Span& span, u32 ahead) const {
+        return (Words*)(span.first + offset + (MESSAGES ? (unit + ahead) * span.stride : ahead * stride));
+    }
+
+    template <u32 UNITS> WEFT_DEVICE void move(const Part& part) {
+        Words v[UNITS][INPUTS];
+        WEFT_UNROLL
+        for (u32 u = 0; u < UNITS; u++) {
+            WEFT_UNROLL
+            for (u32 i = 0; i < INPUTS; i++) v[u][i] = load_streamed(at(in[i], u));
+        }
+        WEFT_UNROLL
+        for (u32 u = 0; u < UNITS; u++) {
+            Words words = reduce(v[u], part);
+            WEFT_UNROLL
+            for (u32 o = 0; o < OUTPUTS; o++) store_streamed(at(out[o], u), words);
+        }
+        MESSAGES ? unit += UNITS : offset += UNITS * stride;
+    }
+};
+
+template <u32 INPUTS, u32 OUTPUTS, bool MESSAGES> WEFT_DEVICE void move_vectors(const Part& part, const Span* in, const Span* out) {
+    // Loads in flight: several units of a step with few inputs.
+    constexpr u32 UNROLL = INPUTS == 1 ? 4 : INPUTS <= 4 ? 2 : 1;
+    Own own = own_part(part);
+    Vectors<INPUTS, OUTPUTS, MESSAGES> vectors = {in, out, thread_index() * 16, part.step * sizeof(Element), 0};
+    WEFT_NO_UNROLL
+    for (; own.full >= UNROLL; own.full -= UNROLL) vectors.template move<UNROLL>(part);
+    if constexpr (UNROLL > 1) {
+        WEFT_NO_UNROLL
+        for (; own.full > 0; own.full--) vectors.template move<1>(part);
+    }
+    WEFT_NO_UNROLL
+    for (u32 e = 0; e < own.rest; e++) {
+        Element result = reduce_any([&](u32 i) { return ((const Element*)vectors.at(in[i], 0))[e]; }, INPUTS, part);
+        WEFT_NO_UNROLL
+        for (u32 o = 0; o < OUTPUTS; o++) ((Element*)vectors.at(out[o], 0))[e] = result;
+    }
+}
+
+} // namespace weft

@@ -1,0 +1,127 @@
+//! The order of a program's steps as constants of the kernel: runs of steps of one shape. A kernel that knows them reads only addresses
+//! and numbers from the program.
+
+use std::fmt::Write;
+
+use super::steps::Draft;
+use crate::records;
+
+/// The most inputs and outputs of a shape that is a constant: each input takes registers, and kinds have 4 bits.
+const OPERANDS_MAX: usize = 16;
+/// The most runs of a kernel, each of which is code.
+const RUNS_MAX: usize = 32;
+
+/// The sequences of a kernel, and the lanes that have each. Lanes without one read the shapes of their steps from the program.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Sequences {
+    known: Vec<(Vec<usize>, Vec<Run>)>,
+    /// Whether every lane has one.
+    is_complete: bool,
+}
+
+/// Steps of one shape that follow each other.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Run {
+    count: usize,
+    /// `None` if there are too many operands.
+    shape: Option<Shape>,
+}
+
+/// What a kernel knows of a step.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Shape {
+    entries: usize,
+    polls: usize,
+    inputs: usize,
+    outputs: usize,
+    posts: usize,
+    flags: u8,
+    /// The kinds of inputs and of outputs, 4 bits each, of a step with packets.
+    kinds: (u64, u64),
+}
+
+impl Shape {
+    fn of(draft: &Draft) -> Option<Shape> {
+        let fits = draft.inputs.len() <= OPERANDS_MAX && draft.outputs.len() <= OPERANDS_MAX;
+        fits.then(|| Shape {
+            entries: draft.step.entries.into(),
+            polls: draft.polls.len(),
+            inputs: draft.inputs.len(),
+            outputs: draft.outputs.len(),
+            posts: draft.posts.len(),
+            flags: draft.step.flags,
+            kinds: if draft.step.flags & records::PACKETS != 0 {
+                (kinds(&draft.inputs), kinds(&draft.outputs))
+            } else {
+                (0, 0)
+            },
+        })
+    }
+
+    /// The arguments of the template `Shape`.
+    fn arguments(&self) -> String {
+        let Shape { entries, polls, inputs, outputs, posts, flags, kinds: (ins, outs) } = self;
+        format!("{entries}, {polls}, {inputs}, {outputs}, {posts}, {ins:#x}ull, {outs:#x}ull, {flags}")
+    }
+}
+
+impl Sequences {
+    /// The sequences of a kernel for any program.
+    pub(crate) fn none() -> Sequences {
+        Sequences { known: Vec::new(), is_complete: false }
+    }
+
+    /// The sequences of lanes whose steps have the same shapes in every tile.
+    pub(super) fn of(first: &[Vec<Draft>], last: &[Vec<Draft>], repeats: usize) -> Sequences {
+        let mut sequences: Vec<(Vec<usize>, Vec<Run>)> = Vec::new();
+        let mut runs = 0;
+        for (lane, (first, last)) in std::iter::zip(first, last).enumerate() {
+            let sequence = runs_of(last);
+            if repeats > 0 && runs_of(first) != sequence {
+                continue;
+            }
+            if let Some((lanes, _)) = sequences.iter_mut().find(|(_, other)| *other == sequence) {
+                lanes.push(lane);
+            } else if runs + sequence.len() <= RUNS_MAX {
+                runs += sequence.len();
+                sequences.push((vec![lane], sequence));
+            }
+        }
+        let lanes: usize = sequences.iter().map(|(lanes, _)| lanes.len()).sum();
+        Sequences { known: sequences, is_complete: lanes == last.len() }
+    }
+
+    /// The macro that `device/run.h` expands.
+    pub(crate) fn macros(&self) -> String {
+        let mut text = if self.is_complete { "" } else { "#define WEFT_ANY_STEPS\n" }.to_owned();
+        text += "#define WEFT_SEQUENCES";
+        for (lanes, runs) in &self.known {
+            text += " SEQUENCE(";
+            lanes.iter().for_each(|lane| _ = write!(text, "LANE({lane}) "));
+            text += ",";
+            for Run { count, shape } in runs {
+                _ = match shape {
+                    Some(shape) => write!(text, " STEPS({count}, {})", shape.arguments()),
+                    None => write!(text, " ANY_STEPS({count})"),
+                };
+            }
+            text += ")";
+        }
+        text + "\n"
+    }
+}
+
+fn kinds(operands: &[records::Operand]) -> u64 {
+    operands.iter().rev().fold(0, |all, operand| all << 4 | u64::from(operand.kind))
+}
+
+fn runs_of(drafts: &[Draft]) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for shape in drafts.iter().map(Shape::of) {
+        match runs.last_mut() {
+            Some(run) if run.shape == shape => run.count += 1,
+            _ => runs.push(Run { count: 1, shape }),
+        }
+    }
+    runs
+}

@@ -125,7 +125,7 @@ fn measure(context: &Context, mut joined: Vec<(Communicator, [PlanId; 2])>) {
                 // SAFETY: the memory has this many words.
                 unsafe { streams[rank].fill_words(output.address(), 0, bytes / 4).unwrap() };
                 streams[rank].synchronize().unwrap();
-                wrong += &joined[rank].0.report().unwrap_or_default();
+                wrong += &joined[rank].0.failure().unwrap_or_default();
             }
             println!("{},{ranks},{bytes},{:.2}{wrong}", ["exchange:ll", "two-shot"][which], times[RUNS / 2]);
             if !wrong.is_empty() {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use weftlink_bootstrap::Bootstrap;
-use weftlink_plan::{Aliasing, DataType, Reduction, Shape, Verified};
+use weftlink_plan::{Aliasing, Collective, DataType, Reduction, Shape, Verified};
 
 use crate::Error;
 use crate::driver::{
@@ -23,7 +23,7 @@ use crate::source::Specialisation;
 
 /// The most blocks of one lane.
 const SLICES_MAX: u32 = 132;
-/// What the ranks of a GPU read and write between two meetings: more, and they drift apart in address space.
+/// What the ranks of a GPU read and write between two synchronisations: more, and they drift apart in address space.
 const TILE_BYTES: usize = 128 << 20;
 const REPORTS_MAX: usize = 1024;
 
@@ -34,6 +34,8 @@ pub struct Communicator {
     context: Context,
     stream: Stream,
     ranks_on_gpu: usize,
+    /// Blocks that every rank may have on its GPU.
+    share: usize,
     is_one_gpu: bool,
     in_process: Vec<bool>,
     kernels: Kernels,
@@ -92,10 +94,15 @@ impl HostMemory {
         unsafe { AtomicU32::from_ptr(self.memory.host().cast()) }
     }
 
-    fn reports(&self) -> Vec<records::Report> {
-        let first: *const records::Report = self.memory.host().wrapping_add(64).cast();
-        // SAFETY: the reports follow the abort word. A kernel may write one meanwhile; then it is read again by whoever needs it.
-        (0..REPORTS_MAX).map(|at| unsafe { first.add(at).read_volatile() }).collect()
+    /// A report, if there is one.
+    fn report(&self, at: usize) -> Option<records::Report> {
+        let first: *mut records::Report = self.memory.host().wrapping_add(64).cast();
+        // SAFETY: the reports follow the abort word. Kernels write the kind last, and the rest before it.
+        unsafe {
+            let report = first.add(at);
+            let kind = AtomicU32::from_ptr((&raw mut (*report).kind).cast()).load(Ordering::Acquire);
+            (kind != 0).then(|| records::Report { kind, ..report.read_volatile() })
+        }
     }
 }
 
@@ -106,9 +113,18 @@ impl Communicator {
         let stream = Stream::new(&context)?;
         let mut identity = process_token().to_le_bytes().to_vec();
         identity.extend(device.uuid);
+        identity.extend((device.multiprocessors as u32).to_le_bytes());
         let all = exchange(&mut group, "GPUs", identity.clone(), timeout)?;
         let in_process: Vec<bool> = all.iter().map(|other| other[..8] == identity[..8]).collect();
-        let ranks_on_gpu = all.iter().filter(|other| other[8..] == identity[8..]).count();
+        let ranks_on = |rank: &[u8]| all.iter().filter(|other| other[8..24] == rank[8..24]).count();
+        let ranks_on_gpu = ranks_on(&identity);
+        // All ranks cut their elements into the same slices, so the smallest share counts.
+        let share = |rank: &Vec<u8>| {
+            // Two ranks have too few loads in flight with a block on every multiprocessor.
+            let blocks = multiprocessors_of(rank) * if ranks_on(rank) <= 2 { 2 } else { 1 };
+            blocks / ranks_on(rank)
+        };
+        let share = all.iter().map(share).min().unwrap_or(0).max(1);
         let host = HostMemory::new(&context)?;
         Ok(Communicator {
             is_one_gpu: ranks_on_gpu == all.len(),
@@ -117,6 +133,7 @@ impl Communicator {
             context,
             stream,
             ranks_on_gpu,
+            share,
             in_process,
             plans: Vec::new(),
             host,
@@ -135,7 +152,16 @@ impl Communicator {
     }
 
     /// Loads a plan: its memory is allocated and shared. All ranks call it with the same plan.
+    ///
+    /// Plans that read or write buffers of other ranks need all ranks in one process.
     pub fn load(&mut self, plan: Verified) -> Result<PlanId, Error> {
+        if plan.needs_windows() && self.in_process.contains(&false) {
+            let why = "it accesses buffers of ranks in other processes; choose a plan that sends messages";
+            return Err(Error::Misuse {
+                attempt: format!("load the plan {}", plan.name),
+                why: why.to_owned(),
+            });
+        }
         let compiler = Compiler::new(plan, self.rank() as u32, SLICES_MAX);
         let device = self.context.device().clone();
         let granularity = device.granularity(HandleKind::PosixDescriptor)?.recommended;
@@ -197,11 +223,14 @@ impl Communicator {
         reduction: Reduction,
     ) -> Result<(), Error> {
         let key = self.prepare_call(plan, [input, output], count, data_type, reduction)?;
+        if let Some(why) = self.failure() {
+            return Err(Error::Failed { why });
+        }
         let loaded = &self.plans[plan.0];
         let prepared = &loaded.programs[&key];
         let reports = self.host.memory.device() + 64;
         let header = records::CallHeader {
-            signature: signature(&key),
+            signature: signature(&key, prepared.program.header.tiles, prepared.spread),
             input,
             output,
             program: prepared.in_memory.as_ref().map_or(0, DeviceBuffer::address),
@@ -244,11 +273,50 @@ impl Communicator {
     ) -> Result<Key, Error> {
         let aliasing = if input == output { Aliasing::InPlace } else { Aliasing::OutOfPlace };
         let key = Key { count, data_type, reduction, aliasing };
+        let of = |loaded: &Loaded| loaded.compiler.plan().name.clone();
+        let name = self.plans.get(plan.0).map(of).unwrap_or_default();
+        if let Some(why) = self.misuse(plan, [input, output], &key) {
+            return Err(Error::Misuse { attempt: format!("run the plan {name:?}"), why });
+        }
         if !self.plans[plan.0].programs.contains_key(&key) {
             let prepared = self.prepare(plan, &key)?;
             self.plans[plan.0].programs.insert(key.clone(), prepared);
         }
         Ok(key)
+    }
+
+    /// Why a call is refused, if it is.
+    fn misuse(&self, plan: PlanId, buffers: [DeviceAddress; 2], key: &Key) -> Option<String> {
+        let Some(loaded) = self.plans.get(plan.0) else {
+            return Some("it was loaded into another communicator".to_owned());
+        };
+        let Key { count, data_type, reduction, aliasing } = key;
+        let (plan, size) = (loaded.compiler.plan(), data_type.bytes());
+        if !plan.aliasing.contains(aliasing) {
+            return Some(format!("it is not proved for calls {}", aliasing_name(*aliasing)));
+        }
+        if count.checked_mul(size).is_none() {
+            return Some(format!("{count} elements of {size} bytes are more than there is memory"));
+        }
+        if let Some(address) = buffers.iter().find(|address| !address.is_multiple_of(size as u64)) {
+            return Some(format!("the buffer at {address:#x} is not aligned to elements of {size} bytes"));
+        }
+        let is_scan = matches!(plan.collective, Collective::Scan | Collective::ExclusiveScan);
+        let finishes = matches!(
+            reduction,
+            Reduction::Average | Reduction::LogicalAnd | Reduction::LogicalOr | Reduction::LogicalXor
+        );
+        if plan.collective.reduces() {
+            if matches!(reduction, Reduction::PremultipliedSum | Reduction::UserDefined { .. })
+                || is_scan && finishes
+            {
+                return Some(format!("{reduction:?} is not supported on GPUs yet"));
+            }
+            if !reduction.is_for(data_type.kind()) {
+                return Some(format!("{reduction:?} is not defined for {}", data_type.name()));
+            }
+        }
+        None
     }
 
     fn prepare(&mut self, plan: PlanId, key: &Key) -> Result<Prepared, Error> {
@@ -273,6 +341,16 @@ impl Communicator {
             is_one_gpu: self.is_one_gpu,
         };
         let kernel = self.kernels.get(&specialisation)?.clone();
+        let blocks = (program.header.lanes * program.header.slices) as usize;
+        let per_multiprocessor = kernel.function.blocks_per_multiprocessor(spread.threads, 0)?;
+        let most = per_multiprocessor * self.context.device().multiprocessors / self.ranks_on_gpu;
+        if blocks > most.min(REPORTS_MAX - 1) {
+            let why = format!(
+                "it needs {blocks} blocks on each rank, and the GPU runs {most} at once for each of its {} ranks. Use a plan with fewer lanes",
+                self.ranks_on_gpu
+            );
+            return Err(Error::Misuse { attempt: format!("run {}", compiler.plan().name), why });
+        }
         let in_memory = if !program.is_in_parameters {
             let memory = DeviceMemory::new(&self.context, program.bytes.len())?;
             memory.write(&self.stream, 0, &program.bytes)?;
@@ -286,31 +364,69 @@ impl Communicator {
     /// How many blocks a call uses, and how large its tiles are.
     fn spread(&self, compiler: &Compiler, key: &Key) -> Spread {
         let ranks = compiler.plan().ranks as usize;
-        // Two ranks have too few loads in flight with a block on every multiprocessor.
-        let blocks = self.context.device().multiprocessors * if self.ranks_on_gpu <= 2 { 2 } else { 1 };
-        let share = (blocks / self.ranks_on_gpu).max(1);
-        let lanes = compiler.plan().programs[0].lanes.len().max(1);
-        let most = (share / lanes).clamp(1, SLICES_MAX as usize);
+        let lanes = compiler.plan().programs.iter().map(|program| program.lanes.len()).max().unwrap_or(1);
+        let most = (self.share / lanes.max(1)).clamp(1, SLICES_MAX as usize);
         let bytes = key.count * key.data_type.bytes();
         let chunk = bytes.div_ceil(compiler.plan().chunks_per_block() as usize);
         let thread_bytes = if compiler.has_packets() { 8 } else { 16 };
         let threads = chunk.div_ceil(thread_bytes).next_multiple_of(32).clamp(32, THREADS_MAX as usize);
-        let slices = chunk.div_ceil(thread_bytes * threads).clamp(1, most);
+        // Slices of scratch are not guarded from each other, so all calls have the same.
+        let has_scratch = compiler.plan().chunks.scratch > 0;
+        let threads = if has_scratch { THREADS_MAX as usize } else { threads };
+        let slices = if has_scratch { most } else { chunk.div_ceil(thread_bytes * threads).clamp(1, most) };
         let chunk_bytes =
             (TILE_BYTES / (2 * ranks) / compiler.plan().chunks_per_block() as usize).max(1 << 16);
         Spread { slices: slices as u32, threads: threads as u32, chunk_bytes }
     }
 
-    /// What this rank's blocks report: the first that failed or waits.
-    pub fn report(&self) -> Option<String> {
-        let reports = self.host.reports();
-        let found = reports.iter().max_by_key(|report| report.kind)?;
-        (found.kind > 0).then(|| format!("{found:?}"))
+    /// Why a call of this rank failed, if one has.
+    pub fn failure(&self) -> Option<String> {
+        if self.host.abort_word().load(Ordering::Acquire) != 0 {
+            return Some(format!("rank {} aborted its calls", self.rank()));
+        }
+        self.host.report(0).map(|report| self.describe(&report))
     }
 
-    /// Ends the calls of this rank that wait. Other ranks end theirs when their own timeout passes.
+    /// What the blocks of this rank that have waited for long wait for.
+    pub fn waits(&self) -> Vec<String> {
+        (1..REPORTS_MAX).filter_map(|at| self.host.report(at)).map(|report| self.describe(&report)).collect()
+    }
+
+    fn describe(&self, report: &records::Report) -> String {
+        let records::Report { kind, lane, slice, step, rank, poll, tile, .. } = *report;
+        let what = match poll as u8 {
+            records::ENTERED => "to enter the call",
+            records::REACHED => "to signal",
+            records::ARRIVED => "to send a message",
+            _ => "to release a message",
+        };
+        let own = self.rank();
+        let place = format!("step {step} of lane {lane}, slice {slice}, tile {tile}");
+        match kind {
+            1 => format!("rank {own} waits for rank {rank} {what}, in {place}"),
+            2 => format!(
+                "timed out after {:?}: rank {own} waited for rank {rank} {what}, in {place}",
+                self.timeout
+            ),
+            3 => format!(
+                "rank {rank} is in another call than rank {own}: counts, types or operations differ, in {place}"
+            ),
+            _ => format!("rank {own} was aborted while it waited for rank {rank} {what}, in {place}"),
+        }
+    }
+
+    /// Ends the calls of this rank that wait; later ones are refused. Other ranks end theirs when their own timeout passes.
     pub fn abort(&self) {
         self.host.abort_word().store(1, Ordering::Release);
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        // Kernels of this rank, and of the others in this process, may still use its memory. If that fails, the context is lost.
+        if let Err(why) = self.context.synchronize() {
+            tracing::warn!(target: "weft::plan", rank = self.group.rank(), "cannot wait for the end of calls: {why}");
+        }
     }
 }
 
@@ -334,12 +450,27 @@ fn process_token() -> u64 {
     })
 }
 
+/// The multiprocessors of a rank's GPU.
+fn multiprocessors_of(identity: &[u8]) -> usize {
+    identity[24..28].try_into().map(u32::from_le_bytes).unwrap_or_default() as usize
+}
+
+fn aliasing_name(aliasing: Aliasing) -> &'static str {
+    match aliasing {
+        Aliasing::InPlace => "in place",
+        Aliasing::OutOfPlace => "out of place",
+    }
+}
+
 /// A number of 32 bits that differs, most likely, from that of another call.
-fn signature(key: &Key) -> u32 {
+fn signature(key: &Key, tiles: u64, spread: Spread) -> u32 {
     use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
     let build = BuildHasherDefault::<std::hash::DefaultHasher>::default();
     let mut hasher = build.build_hasher();
     hasher.write_usize(key.count);
+    hasher.write_u64(tiles);
+    hasher.write_u32(spread.slices);
+    hasher.write_u32(spread.threads);
     hasher.write_u8(key.data_type as u8);
     hasher.write(format!("{:?}", key.reduction).as_bytes());
     hasher.finish() as u32

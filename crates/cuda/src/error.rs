@@ -96,6 +96,13 @@ pub enum Error {
         log: String,
     },
 
+    /// A call on the GPU failed, and with it the communicator. Drop it, and make a new one.
+    #[error("{why}")]
+    Failed {
+        /// What happened, and on which rank.
+        why: String,
+    },
+
     /// The ranks could not set something up together.
     #[error("{why}")]
     Group {

@@ -44,9 +44,10 @@ impl Specialisation {
 
     /// The same as a library of the host, with `weft_host_run`.
     #[cfg(test)]
-    pub(crate) fn host_source(&self) -> String {
+    pub(crate) fn host_source(&self, is_traced: bool) -> String {
         let host = [include_str!("../device/host.h"), include_str!("../device/host.cc")];
-        "#define WEFT_HOST\n#define WEFT_TRACE\n".to_owned() + &self.text(host)
+        let trace = if is_traced { "#define WEFT_TRACE\n" } else { "" };
+        format!("#define WEFT_HOST\n{trace}{}", self.text(host))
     }
 
     fn text(&self, [memory, entry]: [&str; 2]) -> String {

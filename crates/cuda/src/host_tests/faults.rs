@@ -1,0 +1,209 @@
+//! Calls that overlap, differ or fail, and kernels that know the order of their steps.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use weftlink_plan::plan::Protocol;
+use weftlink_plan::{Algorithm, Aliasing, Collective, DataType, Plan, Reduction, Shape, verify};
+
+use super::Library;
+use crate::program::{Arenas, Compiler, Program, Sequences, Spread};
+use crate::records::{self, CALL_BYTES};
+use crate::source::Specialisation;
+
+const COUNT: usize = 300;
+const SPREAD: Spread = Spread { slices: 2, threads: 4, chunk_bytes: 256 };
+const CANARY: f32 = -1.0;
+const TIMED_OUT: u32 = 2;
+const MISMATCH: u32 = 3;
+const ABORTED: u32 = 4;
+
+/// A plan on ranks that are threads.
+struct Job {
+    programs: Vec<Program>,
+    libraries: Vec<Library>,
+    _arenas: Vec<Vec<u128>>,
+    buffers: Vec<[Vec<f32>; 2]>,
+    reports: Vec<Vec<records::Report>>,
+    abort: AtomicU32,
+}
+
+impl Job {
+    /// A job whose kernels know the order of steps, or read it from the program.
+    fn new(plan: Plan, is_fixed: bool) -> Job {
+        let plan = verify(plan).unwrap();
+        let compilers: Vec<_> =
+            (0..plan.ranks).map(|rank| Compiler::new(plan.clone(), rank, SPREAD.slices)).collect();
+        let memory: Vec<Vec<u128>> =
+            compilers.iter().map(|compiler| vec![0; compiler.arena.bytes as usize / 16]).collect();
+        let arenas = Arenas(memory.iter().map(|memory| memory.as_ptr().addr() as u64).collect());
+        let shape = Shape { aliasing: Aliasing::OutOfPlace, element_bytes: 4, count: COUNT, uneven: None };
+        let programs: Vec<_> =
+            compilers.iter().map(|compiler| compiler.compile(&shape, SPREAD, &arenas).unwrap()).collect();
+        let library = |program: &Program| {
+            let sequences = if is_fixed { program.sequences.clone() } else { Sequences::none() };
+            let (data_type, reduction) = (DataType::F32, Reduction::Sum);
+            let is_in_shared = program.is_in_shared;
+            Library::new(
+                &Specialisation { data_type, reduction, sequences, is_in_shared, is_one_gpu: true },
+                false,
+            )
+        };
+        Job {
+            libraries: programs.iter().map(library).collect(),
+            buffers: (0..plan.ranks)
+                .map(|rank| [vec![rank as f32 + 1.0; COUNT], vec![CANARY; COUNT]])
+                .collect(),
+            reports: vec![vec![records::Report::default(); 64]; programs.len()],
+            abort: AtomicU32::new(0),
+            programs,
+            _arenas: memory,
+        }
+    }
+
+    /// Makes a call of one rank. The program is in the parameters.
+    fn run(&self, rank: usize, signature: u32, timeout: Duration) {
+        let program = &self.programs[rank];
+        let [input, output] = [0, 1].map(|side: usize| self.buffers[rank][side].as_ptr().addr() as u64);
+        let header = records::CallHeader {
+            signature,
+            input,
+            output,
+            abort: self.abort.as_ptr().addr() as u64,
+            reports: self.reports[rank].as_ptr().addr() as u64,
+            timeout_ns: timeout.as_nanos() as u64,
+            ..program.header
+        };
+        let mut call = bytemuck::bytes_of(&header).to_vec();
+        (0..header.ranks).for_each(|_| call.extend(bytemuck::bytes_of(&records::View { input, output })));
+        call.extend(&program.bytes);
+        assert!(call.len() <= CALL_BYTES);
+        call.resize(CALL_BYTES, 0);
+        let aligned: Vec<u128> =
+            call.chunks(16).map(|part| u128::from_ne_bytes(part.try_into().unwrap())).collect();
+        // SAFETY: the call has all that the kernel reads, and the job owns every address in it.
+        unsafe {
+            (self.libraries[rank].run)(
+                aligned.as_ptr().cast(),
+                header.lanes * header.slices,
+                SPREAD.threads,
+                1,
+            )
+        }
+    }
+
+    /// Makes calls of all ranks, which do not wait for each other between them. Rank 0 is late for each.
+    fn run_all(&self, calls: u32) {
+        std::thread::scope(|scope| {
+            for rank in 0..self.programs.len() {
+                scope.spawn(move || {
+                    for call in 0..calls {
+                        if rank == 0 {
+                            std::thread::sleep(Duration::from_millis(5));
+                        }
+                        self.run(rank, call, Duration::from_secs(60));
+                    }
+                });
+            }
+        });
+        (0..self.programs.len()).for_each(|rank| assert_eq!(self.failure(rank), 0, "rank {rank}"));
+    }
+
+    /// The kind of the report of a rank's failure.
+    fn failure(&self, rank: usize) -> u32 {
+        // SAFETY: the report lives as long as the job; kernels wrote it.
+        unsafe { (&raw const self.reports[rank][0].kind).read_volatile() }
+    }
+
+    fn output(&self, rank: usize) -> Vec<f32> {
+        let output = &self.buffers[rank][1];
+        // SAFETY: the output lives as long as the job, and no kernel runs.
+        output.iter().map(|value| unsafe { std::ptr::from_ref(value).read_volatile() }).collect()
+    }
+}
+
+fn all_reduce(algorithm: Algorithm, ranks: u32, lanes: u32, protocol: Protocol) -> Plan {
+    algorithm.flat_with(&Collective::AllReduce, ranks, lanes, protocol).unwrap()
+}
+
+#[test]
+fn kernels_that_know_the_order_of_steps_run_overlapping_calls() {
+    for plan in [
+        all_reduce(Algorithm::Exchange, 3, 1, Protocol::Ll),
+        all_reduce(Algorithm::Ring, 3, 2, Protocol::Simple),
+        Algorithm::TwoShot.flat(&Collective::AllReduce, 3, 1).unwrap(),
+    ] {
+        let name = plan.name.clone();
+        let job = Job::new(plan, true);
+        job.run_all(4);
+        for rank in 0..3 {
+            assert_eq!(job.output(rank), vec![6.0; COUNT], "{name}, rank {rank}");
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_is_a_call_ahead_does_not_stop_the_others() {
+    let messages = [(0, 1), (2, 0)].into();
+    let plan = Algorithm::OneShot.flat(&Collective::SendReceive { messages }, 3, 1).unwrap();
+    let job = Job::new(plan, false);
+    job.run_all(5);
+    assert_eq!((job.output(0), job.output(1)), (vec![3.0; COUNT], vec![1.0; COUNT]));
+}
+
+#[test]
+fn a_missing_rank_ends_this_call_and_all_later_ones() {
+    for plan in [
+        all_reduce(Algorithm::Exchange, 2, 1, Protocol::Ll),
+        all_reduce(Algorithm::Ring, 2, 1, Protocol::Simple),
+        Algorithm::TwoShot.flat(&Collective::AllReduce, 2, 1).unwrap(),
+    ] {
+        let name = plan.name.clone();
+        let job = Job::new(plan, false);
+        let timeout = Duration::from_millis(50);
+        job.run(0, 7, timeout);
+        assert_eq!((job.failure(0), job.reports[0][0].rank), (TIMED_OUT, 1), "{name}");
+        assert_eq!(job.output(0), vec![CANARY; COUNT], "{name}: nothing was received");
+        // The other rank is late, and the first tries again.
+        std::thread::scope(|scope| {
+            (0..2).for_each(|rank| {
+                _ = scope.spawn({
+                    let job = &job;
+                    move || job.run(rank, 7, timeout)
+                })
+            });
+        });
+        assert_ne!(job.failure(1), 0, "{name}: rank 1 cannot complete a call that rank 0 has given up");
+    }
+}
+
+#[test]
+fn ranks_in_different_calls_are_told_apart() {
+    for plan in [
+        all_reduce(Algorithm::Exchange, 2, 1, Protocol::Ll),
+        all_reduce(Algorithm::Ring, 2, 1, Protocol::Simple),
+        Algorithm::TwoShot.flat(&Collective::AllReduce, 2, 1).unwrap(),
+    ] {
+        let name = plan.name.clone();
+        let job = Job::new(plan, false);
+        std::thread::scope(|scope| {
+            for (rank, signature) in [(0, 7), (1, 8)] {
+                let job = &job;
+                scope.spawn(move || job.run(rank, signature, Duration::from_millis(500)));
+            }
+        });
+        let failures = [job.failure(0), job.failure(1)];
+        assert!(failures.contains(&MISMATCH) && !failures.contains(&0), "{name}: {failures:?}");
+    }
+}
+
+#[test]
+fn an_abort_ends_a_call_that_waits() {
+    let job = Job::new(all_reduce(Algorithm::Exchange, 2, 1, Protocol::Ll), false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| job.run(0, 7, Duration::from_secs(60)));
+        std::thread::sleep(Duration::from_millis(20));
+        job.abort.store(1, Ordering::Release);
+    });
+    assert_eq!((job.failure(0), job.failure(1)), (ABORTED, 0));
+}

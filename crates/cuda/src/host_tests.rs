@@ -167,7 +167,7 @@ impl Ranks {
             })
             .collect();
         // Programs of plans with many steps do not fit into shared memory, and every third case checks the steps.
-        let is_traced = seed % 3 == 0 || programs.iter().any(|program| !program.is_in_shared);
+        let is_traced = seed.is_multiple_of(3) || programs.iter().any(|program| !program.is_in_shared);
         let library = Library::of(size, is_scan(&case.collective), is_traced);
         std::thread::scope(|scope| {
             for (call, program) in std::iter::zip(&calls, &programs) {

@@ -337,15 +337,18 @@ impl Driver<'_> {
         };
         let probe = &probe;
         let probed: Vec<(u32, Probe)> = std::thread::scope(|scope| {
+            type Started<'a> = Result<ScopedJoinHandle<'a, Probe>, Option<regroup::Hello>>;
             let begin = |(number, hello): (u32, Option<regroup::Hello>)| {
                 let thread =
                     std::thread::Builder::new().name("weft-helper".to_owned()).stack_size(STACK_BYTES);
-                (number, thread.spawn_scoped(scope, move || probe(number, hello)))
+                let sent = hello.clone();
+                (number, thread.spawn_scoped(scope, move || probe(number, sent)).map_err(|_| hello))
             };
-            let threads: Vec<_> = next.into_iter().map(begin).collect();
-            // A rank for which no thread could be started is probed next time.
-            let join = |(number, thread): (u32, std::io::Result<ScopedJoinHandle<'_, Probe>>)| {
-                (number, thread.ok().and_then(|thread| thread.join().ok()).unwrap_or(Probe::Unclear))
+            let threads: Vec<(u32, Started<'_>)> = next.into_iter().map(begin).collect();
+            // Where no thread could be started, this one probes.
+            let join = |(number, thread): (u32, Started<'_>)| match thread {
+                Ok(thread) => (number, thread.join().unwrap_or(Probe::Unclear)),
+                Err(hello) => (number, probe(number, hello)),
             };
             threads.into_iter().map(join).collect()
         });

@@ -58,6 +58,13 @@ fn connect(
             Some(monitor.link(parent, channel))
         }
     };
+    // What ended the whole group is said in its numbers, which ranks of the part would take for their own.
+    let said = |error: &BootstrapError| match elder.0.verdict() {
+        None => error.clone(),
+        Some(verdict) => {
+            BootstrapError::GaveUp { rank: rank as usize, cause: verdict.to_string(), blamed: Vec::new() }
+        }
+    };
     // No rank watches a child that dies before it connects, so its parent probes it.
     let mut probed = Instant::now();
     let mut children = Vec::new();
@@ -84,7 +91,7 @@ fn connect(
                 all.into_iter().filter(|rank| children.iter().all(|link| link.rank != *rank)).collect();
             let now = Deadline::new(Duration::ZERO);
             let _ = await_children(monitor, id, &rest, &mut children, &ask, now, |_| Ok(()));
-            Group::new(id, rank, parent, children).fail_for(&error);
+            Group::new(id, rank, parent, children).fail_for(&said(&error));
             return Err(error);
         }
     }
@@ -100,7 +107,7 @@ fn connect(
             Ok(group)
         }
         Err(error) => {
-            group.fail_for(&error);
+            group.fail_for(&said(&error));
             monitor.unwatch(&group);
             Err(error)
         }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::blame::Blame;
 use super::deadline::Deadline;
 use super::error::{BootstrapError, Request};
 use super::group::Group;
@@ -117,7 +118,7 @@ fn part_of(group: u64, turn: u32, part: u64) -> u64 {
 
 /// An error of a part of a group, as the whole calls its ranks.
 fn renamed(error: BootstrapError, origins: &[usize]) -> BootstrapError {
-    use BootstrapError::{Died, Lost, Missing, NoAnswer};
+    use BootstrapError::{Died, GaveUp, Left, Lost, Missing, NoAnswer};
     let of = |rank: usize| origins.get(rank).copied().unwrap_or(rank);
     match error {
         Died { rank, host, pid } => Died { rank: of(rank), host, pid },
@@ -126,6 +127,11 @@ fn renamed(error: BootstrapError, origins: &[usize]) -> BootstrapError {
             Missing { ranks: ranks.into_iter().map(of).collect(), purpose, limit }
         }
         NoAnswer { rank, pid, purpose, limit } => NoAnswer { rank: of(rank), pid, purpose, limit },
+        GaveUp { rank, cause, blamed } => {
+            let of_blame = |blame: Blame| Blame { rank: of(blame.rank as usize) as u32, ..blame };
+            GaveUp { rank: of(rank), cause, blamed: blamed.into_iter().map(of_blame).collect() }
+        }
+        Left { rank, pid, purpose } => Left { rank: of(rank), pid, purpose },
         other => other,
     }
 }

@@ -97,8 +97,9 @@ template <class S> WEFT_DEVICE bool run_step(Block& block, u64 tile, u32 at, u32
         WEFT_NO_UNROLL
         for (u32 i = thread_index(); i < shape.polls(); i += thread_count())
             i < shape.entries() ? await_entry(block, records.poll(i)) : await(block, records.poll(i));
-        if (agree(block)) return false;
     }
+    // Other threads may have written the operands in the step before.
+    if ((shape.polls() > 0 || shape.has(PACKETS)) && agree(block)) return false;
     bool is_due = false;
     if (shape.has(MOVES)) {
         const Part part = {step.elements, (u64)call.slices * call.unit_elements, call.unit_elements, block.slice, shape.has(FINISHES), call.ranks};

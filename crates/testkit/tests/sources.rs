@@ -22,6 +22,7 @@ const ATOMICS: &[(&str, &str)] = &[
     ("comm/src/communicator/mod.rs", "the public type of a traced run's tickets"),
     ("comm/src/communicator/trace.rs", "numbers the steps of a traced run, which only tests make"),
     ("cuda/src/communicator.rs", "the abort word of kernels, in host memory that GPUs read"),
+    ("cuda/src/host_tests/faults.rs", "the same word, for kernels that are threads of a test"),
     ("cli/src/limits.rs", "a flag that a signal handler sets"),
     ("cli/src/run/signals.rs", "set by signal handlers"),
     ("cli/src/sim/accuracy.rs", "hands rows to threads; relaxed"),

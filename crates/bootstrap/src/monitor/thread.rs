@@ -226,13 +226,17 @@ impl Inner {
             Ok((Message::Introduction(Introduction::Orphan { group: id, from }), channel)) => {
                 let group = state.groups.iter().filter_map(Weak::upgrade).find(|one| one.id == id);
                 let gone = state.left.iter().find(|(left, _)| *left == id).map(|(_, gone)| *gone);
+                // Counts as a helper until the orphan has confirmed.
+                state.helpers += 1;
                 drop(state);
                 match group {
-                    Some(group) => self.take_in(&group, from, channel, deadline),
-                    None => {
+                    // Without a thread of its own this must not wait for another process; the orphan retries.
+                    Some(group) if limit >= HELLO => self.take_in(&group, from, channel, deadline),
+                    _ => {
                         let _ = channel.send(&Message::NotInGroup { gone }, None, deadline);
                     }
                 }
+                self.state().helpers -= 1;
                 return self.helper_done();
             }
             Ok((Message::Introduction(Introduction::Join(_)), _)) if !state.is_admitting => {}

@@ -33,7 +33,7 @@ Examples:
   weft plan all-reduce hgx-h100 --size 64MiB        all candidates, compared
   weft plan all-reduce \"16x hgx-h100 + 8x ndr\" --sizes 8..1GiB
   weft plan broadcast dgx-1-v100 --root 3 --algorithm chain
-  weft plan all-reduce hgx-h100 --size 1GiB --emit json > plan.json
+  weft plan all-reduce hgx-h100 --size 1GiB --without nvls --emit json > plan.json
   weft plan neighbours hgx-h100 --torus 2x2x2
   weft plan all-reduce -n 4 --algorithm ring --show 0     without a fabric
   weft plan all-reduce -n 4 --algorithm ring --emit msccl > ring.xml

@@ -145,12 +145,18 @@ impl Communicator {
         // SAFETY: the group borrows the memory until it is over, the receives' mutably.
         let mut in_flight = unsafe { endpoint.start_group(listed, self.options.deadline) }?;
         let Shared { stall_reporter, recorder, .. } = &self.shared;
-        let (call, mut polls) = (self.calls.wrapping_add(1), 0_u32);
+        let (call, mut polls, mut recorded) = (self.calls.wrapping_add(1), 0_u32, None);
         let done = in_flight.wait(|waited, awaited| {
-            let waiting = awaited.map_or(Waiting::Anything, |rank| Waiting::Message { from: rank as u32 });
+            let waiting = match awaited {
+                Some(Direction::SendTo(rank)) => Waiting::Slot { to: rank as u32 },
+                Some(Direction::ReceiveFrom(Some(rank))) => Waiting::Message { from: rank as u32 },
+                Some(Direction::ReceiveFrom(None)) | None => Waiting::Anything,
+            };
             stall_reporter.warn(call, waited, &waiting);
             polls = polls.saturating_add(1);
-            if polls == RECORDED_POLLS {
+            // Another message may be missing than before.
+            if polls >= RECORDED_POLLS && recorded != Some(awaited) {
+                recorded = Some(awaited);
                 recorder.wait_begins(call, None, waiting);
             }
         });

@@ -14,12 +14,14 @@
 //!
 //! Callbacks are called without the lock.
 
+use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use weftlink_bootstrap::{Reason, generation};
+use weftlink_p2p::Direction;
 use weftlink_shm::limits;
 use weftlink_shm::line::Poll;
 use weftlink_shm::memory::SharedMemory;
@@ -70,6 +72,11 @@ pub(super) enum Group {
     Failed(Error),
     /// The same, but operations are pending.
     Failing(Error),
+}
+
+thread_local! {
+    /// The endpoint whose callbacks this thread calls, by address; 0 for none.
+    static CALLS_BACK: Cell<usize> = const { Cell::new(0) };
 }
 
 struct Shared {
@@ -139,6 +146,7 @@ impl Inner {
     pub(super) fn drive(self: &Arc<Self>, request: Request) -> Result<usize, Error> {
         let mut shared = self.enter();
         if let Some(peer) = self.complete_now(&mut shared.state, &request) {
+            shared.driven += 1;
             self.leave(shared);
             return Ok(peer);
         }
@@ -206,12 +214,16 @@ impl Inner {
 
     /// Drives until all operations of the group have completed, or one has failed. `doubt` is called now and then with the time waited and
     /// a rank that is waited for.
-    pub(super) fn drive_group(self: &Arc<Self>, mut doubt: impl FnMut(Duration, Option<usize>)) -> Group {
+    pub(super) fn drive_group(self: &Arc<Self>, mut doubt: impl FnMut(Duration, Option<Direction>)) -> Group {
         let is_over = |shared: &mut Shared| match shared.group() {
             Group::Pending => None,
             group => Some(group),
         };
-        self.turn_until(is_over, |waited| doubt(waited, self.enter().state.awaited()))
+        self.turn_until(is_over, |waited| {
+            // Without the lock: `doubt` logs, which runs code of the caller.
+            let awaited = self.enter().state.awaited();
+            doubt(waited, awaited);
+        })
     }
 
     /// Drives until all operations of the group have completed, which an abort of the communicator hastens.
@@ -294,6 +306,7 @@ impl Inner {
         let mut shared = self.enter();
         if let Now::Done(peer) = shared.state.complete_now(&request) {
             shared.state.callbacks.extend(callback.take().map(|callback| (callback, Ok(peer))));
+            shared.driven += 1;
             self.leave(shared);
             return Ok(());
         }
@@ -460,15 +473,22 @@ impl Inner {
         if shared.state.has_results() {
             self.bell.ring(&self.waiter);
         }
-        if shared.state.callbacks.is_empty() {
+        // A callback may post the next operation, whose callback the loop below calls: nested, they would fill the stack.
+        let caller = CALLS_BACK.get();
+        if shared.state.callbacks.is_empty() || caller == Arc::as_ptr(self).addr() {
             return;
         }
-        let callbacks = std::mem::take(&mut shared.state.callbacks);
-        drop(shared);
-        for (callback, result) in callbacks {
-            // A callback that panics must not take this thread along.
-            let _ = catch_unwind(AssertUnwindSafe(|| callback(result)));
+        CALLS_BACK.set(Arc::as_ptr(self).addr());
+        while !shared.state.callbacks.is_empty() {
+            let callbacks = std::mem::take(&mut shared.state.callbacks);
+            drop(shared);
+            for (callback, result) in callbacks {
+                // A callback that panics must not take this thread along.
+                let _ = catch_unwind(AssertUnwindSafe(|| callback(result)));
+            }
+            shared = self.enter();
         }
+        CALLS_BACK.set(caller);
     }
 }
 

@@ -58,7 +58,7 @@ impl InFlight<'_> {
     /// Waits until all messages have completed or one has failed. `doubt` is called now and then with the time waited and a rank that is
     /// waited for.
     #[inline]
-    pub(crate) fn wait(&mut self, doubt: impl FnMut(Duration, Option<usize>)) -> Result<(), Error> {
+    pub(crate) fn wait(&mut self, doubt: impl FnMut(Duration, Option<Direction>)) -> Result<(), Error> {
         if let Group::Pending = self.group {
             self.group = self.inner.drive_group(doubt);
         }

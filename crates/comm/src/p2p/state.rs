@@ -292,7 +292,7 @@ impl State {
     }
 
     /// A rank that a pending operation waits for.
-    pub(super) fn awaited(&self) -> Option<usize> {
+    pub(super) fn awaited(&self) -> Option<Direction> {
         self.protocol.awaited()
     }
 

@@ -304,14 +304,12 @@ impl<T> Protocol<T> {
     }
 
     /// A rank that a pending operation waits for, if there is one that waits for a single rank.
-    pub fn awaited(&self) -> Option<usize> {
-        let peer = |op: &PendingOp<T>| match op.direction {
-            Direction::SendTo(peer) | Direction::ReceiveFrom(Some(peer)) => Some(peer),
-            Direction::ReceiveFrom(None) => None,
-        };
+    pub fn awaited(&self) -> Option<Direction> {
+        let of_one =
+            |op: &PendingOp<T>| Some(op.direction).filter(|one| *one != Direction::ReceiveFrom(None));
         let sends = self.peers.iter().flat_map(|peer| &peer.outbox.queued);
         let receives = self.matching.receives().chain(self.incoming.values().map(|incoming| &incoming.op));
-        receives.chain(self.offered.values()).chain(sends).find_map(peer)
+        receives.chain(self.offered.values()).chain(sends).find_map(of_one)
     }
 
     /// Eager messages that no receive has taken: their source, tag and contents.

@@ -1,5 +1,7 @@
 //! The job that the arguments describe: its ranks and cores, and options that contradict each other.
 
+use std::path::Path;
+
 use weftlink_comm::bootstrap::Environment;
 use weftlink_fabric::bytes::Bytes;
 use weftlink_knobs::Knobs;
@@ -18,7 +20,7 @@ impl Args {
     pub(in crate::bench) fn job(&self, launched: Option<&Environment>) -> Result<Job, Failure> {
         self.elsewhere.refuse()?;
         // The ranks read the settings, too; a wrong one must fail before anything is printed.
-        Knobs::from_environment().map_err(Failure::misuse)?;
+        let knobs = Knobs::from_environment().map_err(Failure::misuse)?;
         self.fits_launcher(launched)?;
         for (option, is_given) in
             [("--output", self.output.is_some()), ("--collectives", !self.collectives.is_empty())]
@@ -41,6 +43,9 @@ impl Args {
             (_, None) if self.is_tour() => cores.len().clamp(2, TOUR_RANKS_MAX),
             (_, None) => 2,
         };
+        if let Some(path) = &knobs.tuning {
+            check_tuning_file(path, ranks)?;
+        }
         let enough = ranks <= cores.len();
         let own = if enough && launched.is_none() { Bind::Core } else { Bind::None };
         let bind = self.bind.unwrap_or(own) == Bind::Core;
@@ -155,4 +160,13 @@ fn enough_memory(job: &Job, here: usize) -> Result<(), Failure> {
         )),
         _ => Ok(()),
     }
+}
+
+/// Refuses a file of `WEFT_TUNING` that the ranks would refuse.
+fn check_tuning_file(path: &Path, ranks: usize) -> Result<(), Failure> {
+    let name = path.display();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::Misuse(anyhow::anyhow!("cannot read WEFT_TUNING={name}: {error}")))?;
+    weftlink_comm::check_tuning(&text, ranks)
+        .map_err(|error| Failure::Misuse(anyhow::anyhow!("WEFT_TUNING={name}: {error}")))
 }

@@ -162,8 +162,14 @@ impl Args {
     }
 }
 
-/// Refuses a plan that needs symmetric memory where buffers are ordinary.
+/// Refuses a plan that needs a switch, or symmetric memory where buffers are ordinary.
 fn needs_of(plan: &Verified, memories: &[bool]) -> Result<(), Failure> {
+    if !plan.groups.is_empty() {
+        let name = &plan.name;
+        return misuse(format!(
+            "{name} needs a switch that reduces or multicasts, and CPU ranks have none: choose another algorithm, as `weft plan --without {name}` does"
+        ));
+    }
     if plan.writes_to_peers() && memories.contains(&false) {
         let name = &plan.name;
         return misuse(format!(

@@ -479,14 +479,14 @@ impl Inner {
             return;
         }
         CALLS_BACK.set(Arc::as_ptr(self).addr());
-        while !shared.state.callbacks.is_empty() {
-            let callbacks = std::mem::take(&mut shared.state.callbacks);
-            drop(shared);
+        let mut callbacks = std::mem::take(&mut shared.state.callbacks);
+        drop(shared);
+        while !callbacks.is_empty() {
             for (callback, result) in callbacks {
                 // A callback that panics must not take this thread along.
                 let _ = catch_unwind(AssertUnwindSafe(|| callback(result)));
             }
-            shared = self.enter();
+            callbacks = std::mem::take(&mut self.enter().state.callbacks);
         }
         CALLS_BACK.set(caller);
     }

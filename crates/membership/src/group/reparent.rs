@@ -12,7 +12,7 @@ use crate::tree;
 const REPARENT_TRIES_MAX: usize = 64;
 /// The most searches for a new parent that end without one; each follows after twice the time of the one before.
 const REPARENT_SEARCHES_MAX: u32 = 6;
-/// Probes of children that do not reconnect follow each other after twice the time, up to this one; then at the same interval.
+/// The most probes of children that do not reconnect; each follows after twice the time of the one before.
 const CHILD_PROBES_MAX: u32 = 6;
 
 impl<F: Clone> Group<F> {
@@ -146,9 +146,9 @@ impl<F: Clone> Group<F> {
         actions: &mut Vec<Action<F>>,
     ) {
         let missed = self.missed_children(left);
-        if !missed.is_empty() {
+        if !missed.is_empty() && probes + 1 < CHILD_PROBES_MAX {
             let when = now + PROBE_CHILDREN_AFTER * (2 << probes);
-            self.timers.push((when, Timer::Children(left, (probes + 1).min(CHILD_PROBES_MAX))));
+            self.timers.push((when, Timer::Children(left, probes + 1)));
         }
         for child in missed {
             self.missed.insert(child);

@@ -312,12 +312,13 @@ fn tune_writes_a_table_that_ranks_use() {
     assert!(algorithms.contains(&"ring".to_owned()), "{algorithms:?}");
     fs::write(folder.join("wrong.toml"), choice.replace("ring", "rign")).unwrap();
     let done = shell(&folder, &format!("WEFT_TUNING=wrong.toml {measure}"));
-    assert_eq!(done.code, Some(1), "{}", done.errors);
+    assert_eq!(done.code, Some(2), "{}", done.errors);
     assert!(
         done.errors.contains("WEFT_TUNING=wrong.toml: line 1: missing field `memory`"),
         "{}",
         done.errors
     );
     let done = shell(&folder, &format!("WEFT_TUNING=nothere.toml {measure}"));
+    assert_eq!((done.code, done.output.as_str()), (Some(2), ""), "{}", done.errors);
     assert!(done.errors.contains("cannot read WEFT_TUNING=nothere.toml: No such file"), "{}", done.errors);
 }

@@ -104,7 +104,7 @@ struct alignas(16) Call {
 };
 
 // For the host to read while the kernel runs: why the first block failed, then what each block that waits long waits for.
-enum ReportKind : u32 { RUNNING, WAITING, TIMED_OUT, MISMATCH, ABORTED, FAILED_BEFORE };
+enum ReportKind : u32 { RUNNING, WAITING, TIMED_OUT, MISMATCH, ABORTED };
 struct Report {
     u32 kind;
     u32 signature;

@@ -3,8 +3,8 @@
 //! A file is named by a hash of all that determines its content: source, options, architecture, the versions of NVRTC and of Weft. It holds
 //! its own name, the length and a checksum; a file that does not match them is removed and made again.
 //!
-//! The driver trusts a cubin, so nobody else may write one: the folder has mode 0700, and one that another user owns or can write is
-//! refused. All files are opened relative to the folder that was checked. A file is written under a temporary name and renamed, so
+//! The driver runs any cubin without a check, so only this user may write one: the folder has mode 0700, and Weft refuses a folder that
+//! another user owns or can write. All files are opened relative to the folder that was checked. A file is written under a temporary name and renamed, so
 //! processes that compile the same kernel at once replace each other's equal files.
 //!
 //! The files take at most [`BYTES_MAX`]. Beyond that, a new file replaces those that were used least recently; reading a file sets its time.

@@ -119,7 +119,7 @@ impl World {
             (Event::Died { rank: one }, Event::Lost { rank: other, .. }) => {
                 // Whether a rank beyond a broken network is dead cannot be known. A rank that left without a confirmation may live on.
                 one == other && (self.had_cut || self.is_away(rank, *other))
-                    // If several ranks have ended and nobody is left who knows how, one of them has died.
+                    // Several ranks have ended, and no running rank saw how: one of them died.
                     || self.has_ended(rank, *other)
             }
             // A process that ends after its connection was lost, however that came, looks as if its end were the cause.

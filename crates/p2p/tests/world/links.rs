@@ -27,7 +27,7 @@ impl World {
         &mut self.links[from * self.shape.size + to]
     }
 
-    /// Takes what has arrived: at most so many frames of each link, but everything of ranks that have left.
+    /// Receives up to `FRAMES_MAX` frames of each link, and all frames of ranks that have left.
     pub(super) fn drain(&mut self, rank: usize) -> Result<(), String> {
         for from in 0..self.shape.size {
             let has_left = self.departed[self.host(rank)].contains(&from);

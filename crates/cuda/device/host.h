@@ -1,10 +1,8 @@
-// The instructions of memory.h for a CPU, so that tests run the device code as threads: one for each thread of a block.
+// The instructions of memory.h for a CPU, so that tests run the device code without a GPU. Every thread of a block is a fiber; host.cc
+// switches between them.
 #include <atomic>
-#include <barrier>
-#include <chrono>
 #include <cstdint>
 #include <cstring>
-#include <thread>
 
 #define WEFT_DEVICE inline
 #define WEFT_COLD inline
@@ -12,39 +10,28 @@
 
 namespace weft {
 
-// The barrier of a block, and whether a thread brought `true` to each of its last phases.
-struct Barrier {
-    std::barrier<> threads;
-    std::atomic<bool> any[3] = {};
-    explicit Barrier(u32 count) : threads(count) {}
+// What the device code sees of the scheduler.
+struct Host {
+    u32 thread, threads, block; // Of the fiber that runs.
+    u64 time;                   // Nanoseconds; it passes with every switch.
+    u64 random;                 // Not 0 if fibers are switched at random.
+    void (*yield)(Host&);       // Runs other fibers.
+    bool (*meet)(Host&, bool);  // The barrier of a block; returns whether a thread brought `true`.
 };
-struct Thread {
-    u32 thread, threads, block;
-    Barrier* barrier;
-    u64 phase;
-    u64 random; // Not 0 if the thread gives its core away now and then, in an order that depends on this number.
-};
-inline thread_local Thread current;
+inline thread_local Host* host;
 
-// Other threads run between any two accesses, in an order that is different with each seed.
+// Other fibers run between any two accesses, in an order that is different with each seed.
 inline void disturb() {
-    if (current.random == 0) return;
-    current.random ^= current.random << 13, current.random ^= current.random >> 7, current.random ^= current.random << 17;
-    if (current.random % 8 == 0) std::this_thread::yield();
+    u64& random = host->random;
+    if (random == 0) return;
+    random ^= random << 13, random ^= random >> 7, random ^= random << 17;
+    if (random % 8 == 0) host->yield(*host);
 }
 
-inline u32 thread_index() { return current.thread; }
-inline u32 thread_count() { return current.threads; }
-inline u32 block_index() { return current.block; }
-inline bool barrier_or(bool value) {
-    Barrier& barrier = *current.barrier;
-    const u64 phase = current.phase++;
-    if (value) barrier.any[phase % 3] = true;
-    barrier.threads.arrive_and_wait();
-    // All have read the phase before, which is the next but one to be used.
-    if (current.thread == 0) barrier.any[(phase + 2) % 3] = false;
-    return barrier.any[phase % 3];
-}
+inline u32 thread_index() { return host->thread; }
+inline u32 thread_count() { return host->threads; }
+inline u32 block_index() { return host->block; }
+inline bool barrier_or(bool value) { return host->meet(*host, value); }
 inline void barrier() { barrier_or(false); }
 
 template <class T> inline std::atomic_ref<T> atomic(const T* at) {
@@ -86,14 +73,12 @@ inline Words load_anywhere(const void* from) { return *(const Words*)from; }
 inline Words load_streamed(const Words* from) { return *from; }
 inline void store_streamed(Words* to, Words words) { *to = words; }
 
-inline u64 nanoseconds() {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-// A poll that fails gives the core to another thread: there are more threads than cores.
+inline u64 nanoseconds() { return host->time; }
+// A poll that fails lets other fibers run.
 inline u64 cycles() {
-    std::this_thread::yield();
-    return 2 * nanoseconds();
+    host->yield(*host);
+    return 2 * host->time;
 }
-inline void pause() { std::this_thread::yield(); }
+inline void pause() { host->yield(*host); }
 
 } // namespace weft

@@ -1,5 +1,5 @@
-//! The device code as threads of the host: the cases that every backend must pass, under schedules that differ with a seed. The steps
-//! must be the plan's.
+//! The device code as fibers of the host: the cases that every backend must pass, under schedules that a seed determines. The steps must
+//! be the plan's.
 //!
 //! Programs depend on the size of elements and not on their arithmetic, which `tests/types.rs` compares with the CPU's. So each case
 //! runs with a type that stands for all types of its size, and with that type's operation.
@@ -11,6 +11,8 @@
 mod faults;
 
 use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -26,9 +28,23 @@ use crate::records::{self, CALL_BYTES};
 use crate::source::Specialisation;
 
 const SLICES_MAX: u32 = 3;
+const COMPILER: [&str; 10] = [
+    "g++",
+    "-std=c++20",
+    "-O1",
+    "-ffp-contract=off",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-fPIC",
+    "-shared",
+    "-pthread",
+];
 /// Bytes on either side of a buffer that no rank may touch.
 const MARGIN: usize = 64;
 const CANARY: u8 = 0xa5;
+/// Of the scheduler's time: ten million switches.
+const TIMEOUT_NS: u64 = 1_000_000_000;
 /// Cases with longer blocks have more of the same tiles.
 const COUNT_MAX: usize = 3_000;
 
@@ -45,8 +61,24 @@ fn representative(bytes: usize, is_scan: bool) -> (DataType, Reduction) {
     }
 }
 
+/// The library's entry of a thread: the scheduler, the call, the shared memory of the block.
+type Enter = unsafe extern "C" fn(*mut c_void, *const u8, *mut c_void);
+
+/// A kernel of a rank, as device/host.cc defines it. Those of one stream run one after the other.
+#[repr(C)]
+struct Launch {
+    enter: Enter,
+    call: *const u8,
+    blocks: u32,
+    threads: u32,
+    shared_bytes: u32,
+    stream: u32,
+}
+
 struct Library {
-    run: libloading::Symbol<'static, unsafe extern "C" fn(*const u8, u32, u32, u64)>,
+    enter: Enter,
+    run: unsafe extern "C" fn(*const Launch, u32, u64, u32),
+    shared_bytes: u32,
 }
 
 impl Library {
@@ -67,37 +99,69 @@ impl Library {
     }
 
     fn new(kernel: &Specialisation, is_traced: bool) -> Library {
-        let name = format!("{:?}-{:?}-{is_traced}", kernel.data_type, kernel.reduction);
-        let library = Box::leak(Box::new(compiled(&kernel.host_source(is_traced), &name)));
-        // SAFETY: device/host.cc defines it with this signature.
-        Library { run: unsafe { library.get(b"weft_host_run").unwrap() } }
+        let library = Box::leak(Box::new(compiled(&kernel.host_source(is_traced))));
+        // SAFETY: device/host.cc defines them with these signatures.
+        unsafe {
+            let shared_bytes =
+                library.get::<unsafe extern "C" fn() -> u32>(b"weft_host_shared_bytes").unwrap();
+            Library {
+                enter: *library.get(b"weft_host_enter").unwrap(),
+                run: *library.get(b"weft_host_run").unwrap(),
+                shared_bytes: shared_bytes(),
+            }
+        }
+    }
+
+    fn launch(&self, call: &[u128], program: &Program, threads: u32) -> Launch {
+        let records::CallHeader { rank, lanes, slices, .. } = program.header;
+        let (enter, shared_bytes) = (self.enter, self.shared_bytes);
+        Launch {
+            enter,
+            call: call.as_ptr().cast(),
+            blocks: lanes * slices,
+            threads,
+            shared_bytes,
+            stream: rank,
+        }
+    }
+
+    /// Runs kernels of this and of other libraries. With a seed of zero they run in turn; others draw the order, and which rank is slow.
+    ///
+    /// # Safety
+    /// Calls have all that their kernels read, and every address in them is valid.
+    unsafe fn run(&self, launches: &[Launch], seed: u64) {
+        let slow = if seed.is_multiple_of(2) { u32::MAX } else { seed as u32 / 2 % 8 };
+        // SAFETY: as the caller promises.
+        unsafe { (self.run)(launches.as_ptr(), launches.len() as u32, seed, slow) }
     }
 }
 
-fn compiled(source: &str, name: &str) -> libloading::Library {
+/// A library of the host, next to the test's program: other tests and later runs find it there.
+fn compiled(source: &str) -> libloading::Library {
     static COMPILED: AtomicU32 = AtomicU32::new(0);
-    let number = COMPILED.fetch_add(1, Ordering::Relaxed);
-    let folder = std::env::temp_dir().join(format!("weft-device-{}-{number}-{name}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let (text, library) = (folder.join("device.cc"), folder.join("device.so"));
-    std::fs::write(&text, source).unwrap();
-    let flags = [
-        "-std=c++20",
-        "-O1",
-        "-ffp-contract=off",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-fPIC",
-        "-shared",
-        "-pthread",
-    ];
-    let done = Command::new("g++").args(flags).arg(&text).arg("-o").arg(&library).output().unwrap();
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let mut hasher = DefaultHasher::new();
+    (source, COMPILER).hash(&mut hasher);
+    let program = std::env::current_exe().unwrap();
+    let path = program.with_file_name(format!("weft-device-{:016x}.so", hasher.finish()));
+    if !path.exists() {
+        let number = COMPILED.fetch_add(1, Ordering::Relaxed);
+        let [text, library] = ["cc", "so"].map(|kind| {
+            program.with_file_name(format!("weft-device-{}-{number}.{kind}", std::process::id()))
+        });
+        std::fs::write(&text, source).unwrap();
+        let done = Command::new(COMPILER[0])
+            .args(&COMPILER[1..])
+            .arg(&text)
+            .arg("-o")
+            .arg(&library)
+            .output()
+            .unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        std::fs::remove_file(&text).unwrap();
+        std::fs::rename(&library, &path).unwrap();
+    }
     // SAFETY: the library has no initialisers but those of the C++ runtime.
-    let loaded = unsafe { libloading::Library::new(&library).unwrap() };
-    std::fs::remove_dir_all(&folder).unwrap();
-    loaded
+    unsafe { libloading::Library::new(&path).unwrap() }
 }
 
 /// A plan on ranks that are threads, with what they keep from call to call.
@@ -145,7 +209,7 @@ impl Ranks {
         let mut trace = vec![0_u64; 2 + 2 * 400_000];
         trace[1] = 400_000;
         let (abort, mut reports) = (0_u64, vec![records::Report::default(); 64 * case.ranks as usize]);
-        let calls: Vec<Vec<u8>> = (0..case.ranks as usize)
+        let calls: Vec<Vec<u128>> = (0..case.ranks as usize)
             .map(|rank| {
                 let program = &programs[rank];
                 let header = records::CallHeader {
@@ -155,27 +219,23 @@ impl Ranks {
                     program: program.bytes.as_ptr().addr() as u64,
                     abort: (&raw const abort).addr() as u64,
                     reports: (&raw mut reports[64 * rank]).addr() as u64,
-                    timeout_ns: 60_000_000_000,
+                    timeout_ns: TIMEOUT_NS,
                     trace: trace.as_mut_ptr().addr() as u64,
                     ..program.header
                 };
                 let mut call = bytemuck::bytes_of(&header).to_vec();
                 (0..case.ranks).for_each(|_| call.extend(bytemuck::bytes_of(&views[rank])));
-                assert!(call.len() <= CALL_BYTES);
-                call.resize(CALL_BYTES, 0);
-                call
+                parameters(call)
             })
             .collect();
         // Programs of plans with many steps do not fit into shared memory, and every third case checks the steps.
         let is_traced = seed.is_multiple_of(3) || programs.iter().any(|program| !program.is_in_shared);
         let library = Library::of(size, is_scan(&case.collective), is_traced);
-        std::thread::scope(|scope| {
-            for (call, program) in std::iter::zip(&calls, &programs) {
-                let blocks = program.header.lanes * program.header.slices;
-                // SAFETY: the call has all that the kernel reads, and every address in it is valid until the threads have ended.
-                scope.spawn(move || unsafe { (library.run)(call.as_ptr(), blocks, threads, seed % 3) });
-            }
-        });
+        let launches: Vec<_> = std::iter::zip(&calls, &programs)
+            .map(|(call, program)| library.launch(call, program, threads))
+            .collect();
+        // SAFETY: the calls have all that kernels read, and every address in them is valid until the end of this function.
+        unsafe { library.run(&launches, if seed.is_multiple_of(3) { 0 } else { seed }) };
         let failed: Vec<_> = reports.iter().filter(|report| report.kind > 0).collect();
         assert!(failed.is_empty(), "{case}: {failed:?}");
         let blocks = |rank: usize| {
@@ -219,6 +279,13 @@ impl Ranks {
             replay(&self.plan, shape, &order).unwrap_or_else(|why| panic!("{case}, slice {slice}: {why}"));
         }
     }
+}
+
+/// The parameters of a kernel.
+fn parameters(mut call: Vec<u8>) -> Vec<u128> {
+    assert!(call.len() <= CALL_BYTES);
+    call.resize(CALL_BYTES, 0);
+    call.chunks(16).map(|part| u128::from_ne_bytes(part.try_into().unwrap())).collect()
 }
 
 fn is_scan(collective: &Collective) -> bool {
@@ -361,7 +428,7 @@ fn records_have_the_same_size_on_both_sides() {
         is_in_shared: false,
         is_one_gpu: true,
     };
-    let library = compiled(&source.host_source(false), "sizes");
+    let library = compiled(&source.host_source(false));
     let mut sizes = [0_u32; 32];
     // SAFETY: device/host.cc defines it with this signature, and has fewer records.
     let count = unsafe {

@@ -6,9 +6,9 @@ use std::time::Duration;
 use weftlink_plan::plan::Protocol;
 use weftlink_plan::{Algorithm, Aliasing, Collective, DataType, Plan, Reduction, Shape, verify};
 
-use super::Library;
+use super::{Library, parameters};
 use crate::program::{Arenas, Compiler, Program, Sequences, Spread};
-use crate::records::{self, CALL_BYTES};
+use crate::records;
 use crate::source::Specialisation;
 
 const COUNT: usize = 300;
@@ -61,8 +61,8 @@ impl Job {
         }
     }
 
-    /// Makes a call of one rank. The program is in the parameters.
-    fn run(&self, rank: usize, signature: u32, timeout: Duration) {
+    /// A call of one rank. The program is in the parameters.
+    fn call(&self, rank: usize, signature: u32, timeout: Duration) -> Vec<u128> {
         let program = &self.programs[rank];
         let [input, output] = [0, 1].map(|side: usize| self.buffers[rank][side].as_ptr().addr() as u64);
         let header = records::CallHeader {
@@ -77,35 +77,24 @@ impl Job {
         let mut call = bytemuck::bytes_of(&header).to_vec();
         (0..header.ranks).for_each(|_| call.extend(bytemuck::bytes_of(&records::View { input, output })));
         call.extend(&program.bytes);
-        assert!(call.len() <= CALL_BYTES);
-        call.resize(CALL_BYTES, 0);
-        let aligned: Vec<u128> =
-            call.chunks(16).map(|part| u128::from_ne_bytes(part.try_into().unwrap())).collect();
-        // SAFETY: the call has all that the kernel reads, and the job owns every address in it.
-        unsafe {
-            (self.libraries[rank].run)(
-                aligned.as_ptr().cast(),
-                header.lanes * header.slices,
-                SPREAD.threads,
-                1,
-            )
-        }
+        parameters(call)
     }
 
-    /// Makes calls of all ranks, which do not wait for each other between them. Rank 0 is late for each.
-    fn run_all(&self, calls: u32) {
-        std::thread::scope(|scope| {
-            for rank in 0..self.programs.len() {
-                scope.spawn(move || {
-                    for call in 0..calls {
-                        if rank == 0 {
-                            std::thread::sleep(Duration::from_millis(5));
-                        }
-                        self.run(rank, call, Duration::from_secs(60));
-                    }
-                });
-            }
-        });
+    /// Makes calls: the rank and the signature of each. Those of one rank follow each other.
+    fn run(&self, calls: &[(usize, u32)], timeout: Duration, seed: u64) {
+        let parameters: Vec<_> =
+            calls.iter().map(|&(rank, signature)| self.call(rank, signature, timeout)).collect();
+        let launches: Vec<_> = std::iter::zip(calls, &parameters)
+            .map(|(&(rank, _), call)| self.libraries[rank].launch(call, &self.programs[rank], SPREAD.threads))
+            .collect();
+        // SAFETY: the calls have all that the kernels read, and the job owns every address in them.
+        unsafe { self.libraries[0].run(&launches, seed) }
+    }
+
+    /// Makes calls of all ranks, which do not wait for each other between them.
+    fn run_all(&self, calls: u32, seed: u64) {
+        let each = (0..self.programs.len()).flat_map(|rank| (0..calls).map(move |call| (rank, call)));
+        self.run(&each.collect::<Vec<_>>(), Duration::from_secs(1), seed);
         (0..self.programs.len()).for_each(|rank| assert_eq!(self.failure(rank), 0, "rank {rank}"));
     }
 
@@ -135,7 +124,7 @@ fn kernels_that_know_the_order_of_steps_run_overlapping_calls() {
     ] {
         let name = plan.name.clone();
         let job = Job::new(plan, true);
-        job.run_all(4);
+        (0..20).for_each(|seed| job.run_all(4, seed));
         for rank in 0..3 {
             assert_eq!(job.output(rank), vec![6.0; COUNT], "{name}, rank {rank}");
         }
@@ -147,7 +136,7 @@ fn a_rank_that_is_a_call_ahead_does_not_stop_the_others() {
     let messages = [(0, 1), (2, 0)].into();
     let plan = Algorithm::OneShot.flat(&Collective::SendReceive { messages }, 3, 1).unwrap();
     let job = Job::new(plan, false);
-    job.run_all(5);
+    (0..20).for_each(|seed| job.run_all(5, seed));
     assert_eq!((job.output(0), job.output(1)), (vec![3.0; COUNT], vec![1.0; COUNT]));
 }
 
@@ -161,18 +150,11 @@ fn a_missing_rank_ends_this_call_and_all_later_ones() {
         let name = plan.name.clone();
         let job = Job::new(plan, false);
         let timeout = Duration::from_millis(50);
-        job.run(0, 7, timeout);
+        job.run(&[(0, 7)], timeout, 0);
         assert_eq!((job.failure(0), job.reports[0][0].rank), (TIMED_OUT, 1), "{name}");
         assert_eq!(job.output(0), vec![CANARY; COUNT], "{name}: nothing was received");
         // The other rank is late, and the first tries again.
-        std::thread::scope(|scope| {
-            (0..2).for_each(|rank| {
-                _ = scope.spawn({
-                    let job = &job;
-                    move || job.run(rank, 7, timeout)
-                })
-            });
-        });
+        job.run(&[(0, 7), (1, 7)], timeout, 0);
         assert_ne!(job.failure(1), 0, "{name}: rank 1 cannot complete a call that rank 0 has given up");
     }
 }
@@ -186,12 +168,7 @@ fn ranks_in_different_calls_are_told_apart() {
     ] {
         let name = plan.name.clone();
         let job = Job::new(plan, false);
-        std::thread::scope(|scope| {
-            for (rank, signature) in [(0, 7), (1, 8)] {
-                let job = &job;
-                scope.spawn(move || job.run(rank, signature, Duration::from_millis(500)));
-            }
-        });
+        job.run(&[(0, 7), (1, 8)], Duration::from_millis(50), 2);
         let failures = [job.failure(0), job.failure(1)];
         assert!(failures.contains(&MISMATCH) && !failures.contains(&0), "{name}: {failures:?}");
     }
@@ -201,7 +178,7 @@ fn ranks_in_different_calls_are_told_apart() {
 fn an_abort_ends_a_call_that_waits() {
     let job = Job::new(all_reduce(Algorithm::Exchange, 2, 1, Protocol::Ll), false);
     std::thread::scope(|scope| {
-        scope.spawn(|| job.run(0, 7, Duration::from_secs(60)));
+        scope.spawn(|| job.run(&[(0, 7)], Duration::from_secs(1_000_000), 0));
         std::thread::sleep(Duration::from_millis(20));
         job.abort.store(1, Ordering::Release);
     });

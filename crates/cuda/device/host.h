@@ -1,7 +1,5 @@
-// The instructions of memory.h for a CPU, so that tests run the device code without a GPU. Every thread of a block is a fiber; host.cc
-// switches between them.
+// The instructions of memory.h for a CPU, so that tests run the device code without a GPU.
 #include <atomic>
-#include <cstdint>
 #include <cstring>
 
 #define WEFT_DEVICE inline
@@ -10,23 +8,7 @@
 
 namespace weft {
 
-// What the device code sees of the scheduler.
-struct Host {
-    u32 thread, threads, block; // Of the fiber that runs.
-    u64 time;                   // Nanoseconds; it passes with every switch.
-    u64 random;                 // Not 0 if fibers are switched at random.
-    void (*yield)(Host&);       // Runs other fibers.
-    bool (*meet)(Host&, bool);  // The barrier of a block; returns whether a thread brought `true`.
-};
 inline thread_local Host* host;
-
-// Other fibers run between any two accesses, in an order that is different with each seed.
-inline void disturb() {
-    u64& random = host->random;
-    if (random == 0) return;
-    random ^= random << 13, random ^= random >> 7, random ^= random << 17;
-    if (random % 8 == 0) host->yield(*host);
-}
 
 inline u32 thread_index() { return host->thread; }
 inline u32 thread_count() { return host->threads; }
@@ -34,8 +16,9 @@ inline u32 block_index() { return host->block; }
 inline bool barrier_or(bool value) { return host->meet(*host, value); }
 inline void barrier() { barrier_or(false); }
 
+// Other fibers run between any two accesses.
 template <class T> inline std::atomic_ref<T> atomic(const T* at) {
-    disturb();
+    host->disturb(*host);
     return std::atomic_ref<T>(*const_cast<T*>(at));
 }
 
@@ -51,7 +34,8 @@ inline void fence_acquire() {}
 inline u64 add_relaxed(u64* to, u64 value) { return atomic(to).fetch_add(value, std::memory_order_relaxed); }
 inline u64 exchange(u64* to, u64 value) { return atomic(to).exchange(value, std::memory_order_relaxed); }
 inline u32 load_host(const u32* from) { return atomic(from).load(std::memory_order_relaxed); }
-inline void store_host(u32* to, u32 value) { atomic(to).store(value, std::memory_order_release); }
+inline void store_host(u32* to, u32 value) { atomic(to).store(value, std::memory_order_relaxed); }
+inline void publish_host(u32* to, u32 value) { atomic(to).store(value, std::memory_order_release); }
 
 // A packet is 8 bytes here too; its flag tells nothing about other memory.
 inline Words load_packets(const Words* from) {

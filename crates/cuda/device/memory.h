@@ -42,25 +42,33 @@ WEFT_DEVICE u32 load_host(const u32* from) {
     return value;
 }
 WEFT_DEVICE void store_host(u32* to, u32 value) {
+    asm volatile("st.relaxed.sys.global.u32 [%0],%1;" ::"l"(to), "r"(value) : "memory");
+}
+WEFT_DEVICE void publish_host(u32* to, u32 value) {
     asm volatile("st.release.sys.global.u32 [%0],%1;" ::"l"(to), "r"(value) : "memory");
 }
 // Words of an entry. The loads that see them all are followed by `fence_acquire`.
 WEFT_DEVICE u64 load_entry(const u64* from) { return load_relaxed(from); }
 WEFT_DEVICE void store_entry(u64* to, u64 value) { store_relaxed(to, value); }
 WEFT_DEVICE u64 add_relaxed(u64* to, u64 value) { return atomicAdd(to, value); }
-WEFT_DEVICE u64 exchange(u64* to, u64 value) { return atomicExch(to, value); }
+WEFT_DEVICE u64 exchange(u64* to, u64 value) {
+    u64 before;
+    asm volatile("atom.relaxed." WEFT_SCOPE ".global.exch.b64 %0,[%1],%2;" : "=l"(before) : "l"(to), "l"(value) : "memory");
+    return before;
+}
 // Orders what this block has written before, or what kernels before it have, with what it stores next; and loads likewise.
 WEFT_DEVICE void fence_release() { asm volatile("fence.acq_rel." WEFT_SCOPE ";" ::: "memory"); }
 WEFT_DEVICE void fence_acquire() { asm volatile("fence.acq_rel." WEFT_SCOPE ";" ::: "memory"); }
 
-// Two packets: 4 bytes and a flag each. Each is written and read whole.
+// Two packets: 4 bytes and a flag each. Each is one access of 8 bytes, so it is written and read whole.
 WEFT_DEVICE Words load_packets(const Words* from) {
-    Words v;
-    asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3},[%4];" : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3]) : "l"(from) : "memory");
-    return v;
+    u64 one, other;
+    asm volatile("ld.relaxed." WEFT_SCOPE ".global.v2.u64 {%0,%1},[%2];" : "=l"(one), "=l"(other) : "l"(from) : "memory");
+    return {{(u32)one, (u32)(one >> 32), (u32)other, (u32)(other >> 32)}};
 }
 WEFT_DEVICE void store_packets(Words* to, Words v) {
-    asm volatile("st.volatile.global.v4.u32 [%0],{%1,%2,%3,%4};" ::"l"(to), "r"(v.word[0]), "r"(v.word[1]), "r"(v.word[2]), "r"(v.word[3]) : "memory");
+    const u64 one = (u64)v.word[1] << 32 | v.word[0], other = (u64)v.word[3] << 32 | v.word[2];
+    asm volatile("st.relaxed." WEFT_SCOPE ".global.v2.u64 [%0],{%1,%2};" ::"l"(to), "l"(one), "l"(other) : "memory");
 }
 
 // Parameters or device memory, all threads side by side. Parameters that each thread reads by itself, as constants, take hundreds of cycles

@@ -107,6 +107,16 @@ template <class S> struct Packets {
         else store_small(at, count, result);
     }
 
+    // Polls the head of a message once. One of another call ends the wait: its packets are neither used nor sent on.
+    WEFT_DEVICE bool has_head(const Place& place) {
+        if (place.flag == 0) return true;
+        const Words head = load_packets((const Words*)(place.first - thread_index() * 2 * PACKET_BYTES - HEAD_BYTES));
+        if (head.word[1] != place.flag) return false;
+        if (head.word[0] == block.header().signature) return true;
+        mismatch(block, ARRIVED, place.peer, head.word[0]);
+        return false;
+    }
+
     // The result of all inputs of this thread's unit `k`, polled at once. False if the wait has failed.
     WEFT_DEVICE bool combine_fixed(u64 k, u32 count, Words& result) {
         Words v[INPUTS > 0 ? INPUTS : 1];
@@ -116,6 +126,12 @@ template <class S> struct Packets {
             WEFT_UNROLL
             for (u32 i = 0; i < INPUTS; i++)
                 if (!get_small(block, in[i], k, count, v[i])) missing = i, peer = in[i].peer;
+            if (k == 0) {
+                WEFT_UNROLL
+                for (u32 i = 0; i < INPUTS; i++)
+                    if (!has_head(in[i])) missing = i, peer = in[i].peer;
+                if (block.failed) return false;
+            }
             if (missing == INPUTS) break;
             if (!continues(block, wait, ARRIVED, peer)) return false;
         }
@@ -132,8 +148,8 @@ template <class S> struct Packets {
             const Place place = input(i);
             Words words;
             Wait wait = begin_wait();
-            while (!get_small(block, place, k, count, words))
-                if (!continues(block, wait, ARRIVED, place.peer)) return false;
+            while (!get_small(block, place, k, count, words) || (k == 0 && !has_head(place)))
+                if (block.failed || !continues(block, wait, ARRIVED, place.peer)) return false;
             end_wait(block, wait);
             if (inputs == 1) result = words;
             else partial = i == 0 ? Packs::start(words) : Packs::next(partial, words);
@@ -143,7 +159,8 @@ template <class S> struct Packets {
         return true;
     }
 
-    WEFT_DEVICE void move() {
+    // Returns whether this thread has checked the heads of all inputs.
+    WEFT_DEVICE bool move() {
         if constexpr (S::IS_FIXED) {
             WEFT_UNROLL
             for (u32 i = 0; i < INPUTS; i++) in[i] = input(i);
@@ -158,14 +175,15 @@ template <class S> struct Packets {
             Words result = {};
             // What was not received is not sent.
             if constexpr (S::IS_FIXED) {
-                if (!combine_fixed(k, count, result)) return;
+                if (!combine_fixed(k, count, result)) return false;
                 WEFT_UNROLL
                 for (u32 o = 0; o < OUTPUTS; o++) store(out[o], k, count, result);
             } else {
-                if (!combine_any(k, count, result)) return;
+                if (!combine_any(k, count, result)) return false;
                 for (u32 o = 0; o < records.shape.outputs(); o++) store(output(o), k, count, result);
             }
         }
+        return k > 0;
     }
 };
 

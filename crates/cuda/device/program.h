@@ -102,9 +102,10 @@ struct alignas(16) Call {
     CallHeader header;
     u32 rest[(CALL_BYTES - sizeof(CallHeader)) / 4]; // The views of all ranks, then the program if it fits.
 };
+static_assert(sizeof(CallHeader) % 16 == 0 && sizeof(View) == 16, "blocks copy views and program by 16 bytes");
 
 // For the host to read while the kernel runs: why the first block failed, then what each block that waits long waits for.
-enum ReportKind : u32 { RUNNING, WAITING, TIMED_OUT, MISMATCH, ABORTED };
+enum ReportKind : u32 { RUNNING, WAITING, TIMED_OUT, MISMATCH, ABORTED, PEER_FAILED };
 struct Report {
     u32 kind;
     u32 signature;
@@ -112,8 +113,8 @@ struct Report {
     u32 step, rank;
     u32 poll; // A PollKind.
     u32 other; // The signature of the rank that is in another call.
-    u64 tile;
-    u64 reserved[3];
+    u32 tile;
+    u32 reserved[7];
 };
 
 // A step that a block has taken. They follow the number of steps so far and the number that there is room for.

@@ -52,9 +52,12 @@ WEFT_DEVICE void run(const Call& call, Shared& shared) {
     // These loads do not wait for each other.
     block.tile = block.tiles = load_relaxed(block.tiles_run());
     copy_program(block);
-    // An earlier call has failed: the threads agree on it at their first barrier.
+    // A call that has failed ends later ones before they announce their buffers.
     if (thread_index() == 0 && load_relaxed((const u64*)header.state) != 0) block.failed = true;
-    barrier();
+    if (agree(block)) {
+        if (thread_index() == 0) (void)has_failed(block.position(), ENTERED);
+        return;
+    }
     if (header.announces && lane == 0) {
         fence_release();
         WEFT_NO_UNROLL

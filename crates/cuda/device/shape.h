@@ -18,15 +18,6 @@ WEFT_DEVICE void copy_program(const Block& block) {
 #endif
 }
 
-// A record of the program, by its offset.
-template <class T> WEFT_DEVICE const T& record(const Block& block, u32 offset) {
-#ifdef WEFT_IN_SHARED
-    return *(const T*)(block.shared.rest + block.header().ranks * (u32)sizeof(View) + offset);
-#else
-    return *(const T*)(block.header().program + offset);
-#endif
-}
-
 // IN and OUT have the kinds of operands, 4 bits each, where some are packets: polls of all inputs at once must not branch.
 template <u32 ENTRIES, u32 POLLS, u32 INPUTS, u32 OUTPUTS, u32 POSTS, u64 IN, u64 OUT, u32 FLAGS> struct Shape {
     static constexpr bool IS_FIXED = true;

@@ -25,8 +25,9 @@ template <class S> WEFT_DEVICE void send_heads(Block& block, const Records<S>& r
     }
 }
 
-// Returns whether this thread has found a slot that is due to be cleared.
-template <class S> WEFT_DEVICE bool check_heads(Block& block, const Records<S>& records) {
+// Checks heads, unless this thread did so before it used the packets behind them. Returns whether it has found a slot that is due to be
+// cleared.
+template <class S> WEFT_DEVICE bool check_heads(Block& block, const Records<S>& records, bool has_checked_packets) {
     bool due = false;
     const u32 signature = block.header().signature;
     WEFT_NO_UNROLL
@@ -34,10 +35,10 @@ template <class S> WEFT_DEVICE bool check_heads(Block& block, const Records<S>& 
         const Operand& operand = records.input(i);
         if (operand.kind < MESSAGE) continue;
         const Slot slot = slot_of(block, operand);
-        u32 found;
+        u32 found = signature;
         if (operand.kind == MESSAGE) {
             found = *(const u32*)slot.head;
-        } else {
+        } else if (!has_checked_packets) {
             Wait wait = begin_wait();
             for (;;) {
                 const Words packets = load_packets((const Words*)slot.head);
@@ -46,8 +47,8 @@ template <class S> WEFT_DEVICE bool check_heads(Block& block, const Records<S>& 
                 if (!continues(block, wait, ARRIVED, slot.peer)) return due;
             }
             end_wait(block, wait);
-            due = due || is_due(block, operand);
         }
+        if (operand.kind == PACKET) due = due || is_due(block, operand);
         if (found != signature) mismatch(block, ARRIVED, slot.peer, found);
     }
     return due;
@@ -64,11 +65,12 @@ template <class S> WEFT_DEVICE void move_spans(Block& block, const Records<S>& r
     }
     barrier();
     block.turn ^= 1;
+    // With packets in the plan, units are smaller than vectors of all threads.
     if constexpr (S::IS_FIXED && S::FIXED_INPUTS > 0) {
         u64 addresses = 0;
         WEFT_NO_UNROLL
         for (u32 i = 0; i < inputs + outputs; i++) addresses |= spans[i].first | spans[i].stride;
-        if ((addresses & 15) == 0)
+        if ((addresses & 15) == 0 && part.unit == thread_count() * PACK)
             return move_vectors<S::FIXED_INPUTS, S::FIXED_OUTPUTS, S::FIXED_MESSAGES>(part, spans, spans + inputs);
     }
     move_any(part, spans, inputs, spans + inputs, outputs);
@@ -105,19 +107,17 @@ template <class S> WEFT_DEVICE bool run_step(Block& block, u64 tile, u32 at, u32
         const Part part = {step.elements, (u64)call.slices * call.unit_elements, call.unit_elements, block.slice, shape.has(FINISHES), call.ranks};
 #ifdef WEFT_TRACE
         if (shape.has(PACKETS)) {
-            (void)check_heads(block, records);
+            (void)check_heads(block, records, false);
             if (agree(block)) return false;
             if (thread_index() == 0) trace_step(block.position());
             barrier();
         }
 #endif
         send_heads(block, records);
-        if (shape.has(PACKETS)) {
-            Packets<S>{block, records, part, {}, {}}.move();
-        } else {
-            move_spans(block, records, part);
-        }
-        if (shape.posts() > 0) is_due = check_heads(block, records);
+        bool has_checked = false;
+        if (shape.has(PACKETS)) has_checked = Packets<S>{block, records, part, {}, {}}.move();
+        else move_spans(block, records, part);
+        if (shape.posts() > 0) is_due = check_heads(block, records, has_checked);
     }
 #ifdef WEFT_TRACE
     if (!shape.has(PACKETS)) {

@@ -1,14 +1,15 @@
-// The state of a block, and every wait of a kernel: bounded, and after some 20 us it reports what it waits for and polls the abort word in
-// host memory.
+// The state of a block, and every wait of a kernel: bounded, and after some 20 us it polls the failure word, now and then the abort word in
+// host memory, and reports what it waits for.
 //
-// A wait that fails sets a word of this rank, so that every other block that waits fails too, and later calls fail at once. Threads of a
-// block agree at the next barrier.
+// A wait that fails sets the failure word of every rank, so that all blocks that wait fail too, and later calls fail at once: no rank
+// accesses buffers of a call that another has given up. Threads of a block agree at the next barrier.
 //
 // Code that is rarely run is kept out of line: a call is short, and much of its time would go into fetching instructions.
 
 namespace weft {
 
 constexpr u64 QUIET_CYCLES = 40000; // About 20 us.
+constexpr u64 ABORT_NS = 100000;    // A thread that waits loads the abort word this often: thousands of them share the link to the host.
 constexpr u64 REPORT_NS = 1000000;  // A block that waits reports this often.
 
 // An operand in memory: the address of this block's first unit, and the bytes from a unit to the next.
@@ -28,7 +29,8 @@ struct Shared {
 // What a block reports of itself. Passed by value: a block whose address is taken would leave the registers.
 struct Position {
     u64 reports, failures, abort, timeout_ns, trace;
-    u32 signature, rank, lane, slice, ordinal;
+    u64 arenas, control; // The addresses of all arenas, and of this rank's.
+    u32 signature, rank, ranks, lane, slice, ordinal;
     u64 tile; // Of the call.
 };
 
@@ -45,40 +47,68 @@ struct Block {
 
     WEFT_DEVICE const CallHeader& header() const { return call.header; }
     WEFT_DEVICE u64* tiles_run() const { return (u64*)header().state + 4 + (slice * header().lanes + lane); }
-    WEFT_DEVICE Position position() const {
-        const CallHeader& h = header();
-        return {h.reports, h.state, h.abort, h.timeout_ns, h.trace, h.signature, h.rank, lane, slice, ordinal, tile - tiles};
-    }
+    WEFT_DEVICE Position position() const;
 };
 
-WEFT_COLD void report(Position at, u32 place, u32 kind, u32 poll, u32 rank, u32 other) {
-    Report* to = (Report*)at.reports + place;
-    to->signature = at.signature;
-    to->lane = at.lane, to->slice = at.slice;
-    to->step = at.ordinal, to->rank = rank, to->poll = poll, to->other = other;
-    to->tile = at.tile;
-    store_host(&to->kind, kind);
+// A record of the program, by its offset.
+template <class T> WEFT_DEVICE const T& record(const Block& block, u32 offset) {
+#ifdef WEFT_IN_SHARED
+    return *(const T*)(block.shared.rest + block.header().ranks * (u32)sizeof(View) + offset);
+#else
+    return *(const T*)(block.header().program + offset);
+#endif
 }
 
-// Ends the call of this block, and later ones of this rank. The first block that fails says why.
+WEFT_DEVICE Position Block::position() const {
+    const CallHeader& h = header();
+    const u64 arenas = (u64)&record<u64>(*this, 0);
+    return {h.reports, h.state, h.abort, h.timeout_ns, h.trace, arenas, h.control, h.signature, h.rank, h.ranks, lane, slice, ordinal, tile - tiles};
+}
+
+WEFT_COLD void report(Position at, u32 place, u32 kind, u32 poll, u32 rank, u32 other) {
+    // Threads of a block that wait for different ranks share a place: the host may see some of each.
+    Report* to = (Report*)at.reports + place;
+    store_host(&to->signature, at.signature);
+    store_host(&to->lane, at.lane), store_host(&to->slice, at.slice);
+    store_host(&to->step, at.ordinal), store_host(&to->rank, rank), store_host(&to->poll, poll), store_host(&to->other, other);
+    store_host(&to->tile, (u32)at.tile);
+    publish_host(&to->kind, kind);
+}
+
+constexpr u64 FAILED_HERE = 1, FAILED_AT = 2; // A failure word that is not 0: here, or at the rank that is added.
+
+// Ends the call of this block, and later ones of all ranks. The first block that fails says why.
 WEFT_COLD void fail(Position at, u32 kind, u32 poll, u32 rank, u32 other) {
-    if (exchange((u64*)at.failures, 1) == 0) report(at, 0, kind, poll, rank, other);
+    if (exchange((u64*)at.failures, FAILED_HERE) == FAILED_HERE) return;
+    report(at, 0, kind, poll, rank, other);
+    for (u32 r = 0; r < at.ranks; r++)
+        if (r != at.rank) store_relaxed((u64*)(((const u64*)at.arenas)[r] + (at.failures - at.control)), FAILED_AT + at.rank);
+}
+
+// Whether a call of this rank or of another has failed.
+WEFT_COLD bool has_failed(Position at, u32 poll) {
+    const u64 word = load_relaxed((const u64*)at.failures);
+    if (word >= FAILED_AT && exchange((u64*)at.failures, FAILED_HERE) == word) report(at, 0, PEER_FAILED, poll, (u32)(word - FAILED_AT), 0);
+    return word != 0;
 }
 
 struct Wait {
     u64 since; // Cycles, then nanoseconds.
-    u64 reported;
+    u64 reported, polled;
     bool is_long, failed;
 };
 
-WEFT_DEVICE Wait begin_wait() { return {cycles(), 0, false, false}; }
+WEFT_DEVICE Wait begin_wait() { return {cycles(), 0, 0, false, false}; }
 
 WEFT_COLD Wait wait_long(Position at, Wait wait, u32 poll, u32 rank) {
     const u64 now = nanoseconds();
-    if (!wait.is_long) wait = {now, 0, true, false};
-    if (load_host((const u32*)at.abort) != 0) fail(at, ABORTED, poll, rank, 0), wait.failed = true;
-    else if (now - wait.since > at.timeout_ns) fail(at, TIMED_OUT, poll, rank, 0), wait.failed = true;
-    else if (load_relaxed((const u64*)at.failures) != 0) wait.failed = true;
+    if (!wait.is_long) wait = {now, now, now, true, false};
+    if (now - wait.polled > ABORT_NS) {
+        wait.polled = now;
+        if (load_host((const u32*)at.abort) != 0) fail(at, ABORTED, poll, rank, 0);
+    }
+    if (now - wait.since > at.timeout_ns) fail(at, TIMED_OUT, poll, rank, 0);
+    if (has_failed(at, poll)) wait.failed = true;
     else if (now - wait.reported > REPORT_NS) wait.reported = now, report(at, 1 + block_index(), WAITING, poll, rank, 0);
     pause();
     return wait;
@@ -92,7 +122,7 @@ WEFT_DEVICE bool continues(Block& block, Wait& wait, u32 poll, u32 rank) {
     return !wait.failed;
 }
 
-WEFT_COLD void clear_report(u64 reports) { store_host(&((Report*)reports + 1 + block_index())->kind, RUNNING); }
+WEFT_COLD void clear_report(u64 reports) { publish_host(&((Report*)reports + 1 + block_index())->kind, RUNNING); }
 
 // The end of a successful wait.
 WEFT_DEVICE void end_wait(const Block& block, const Wait& wait) {

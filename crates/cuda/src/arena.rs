@@ -5,7 +5,7 @@
 //!
 //! - *control*: words that peers write. Entries of ranks, counters by rank, and a word of each FIFO: arrivals in the arena of the
 //!   receiver, credit in that of the sender.
-//! - *state*: words that only this rank's blocks read and write: whether a call has failed, and the tiles that each block has run.
+//! - *state*: whether a call has failed, which peers write too, and the tiles that each block of this rank has run.
 //! - *slots*: messages, in the arena of the receiver.
 //! - *scratch*: chunks of memory that the plan asks for.
 

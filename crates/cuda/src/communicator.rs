@@ -403,19 +403,24 @@ impl Communicator {
         let own = self.rank();
         let place = format!("step {step} of lane {lane}, slice {slice}, tile {tile}");
         match kind {
-            1 => format!("rank {own} waits for rank {rank} {what}, in {place}"),
-            2 => format!(
+            records::WAITING => format!("rank {own} waits for rank {rank} {what}, in {place}"),
+            records::TIMED_OUT => format!(
                 "timed out after {:?}: rank {own} waited for rank {rank} {what}, in {place}",
                 self.timeout
             ),
-            3 => format!(
+            records::PEER_FAILED => format!("a call of rank {rank} failed, which says why"),
+            records::MISMATCH => format!(
                 "rank {rank} is in another call than rank {own}: counts, types or operations differ, in {place}"
             ),
-            _ => format!("rank {own} was aborted while it waited for rank {rank} {what}, in {place}"),
+            records::ABORTED => {
+                format!("rank {own} was aborted while it waited for rank {rank} {what}, in {place}")
+            }
+            kind => format!("rank {own} reports a failure of unknown kind {kind}, in {place}"),
         }
     }
 
-    /// Ends the calls of this rank that wait; later ones are refused. Other ranks end theirs when their own timeout passes.
+    /// Ends the calls of this rank that wait, and with them those of the others; later ones are refused. Other ranks whose calls wait for
+    /// one that this rank has not made end it when their timeout passes.
     pub fn abort(&self) {
         self.host.abort_word().store(1, Ordering::Release);
     }

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use weftlink_plan::interpret::{Event, Shape as RunShape};
 use weftlink_plan::{Aliasing, Collective, DataType, Lengths, Reduction, Shape, Verified, verify};
 use weftlink_testkit::cases::values::{expected, input};
-use weftlink_testkit::cases::{Case, Counts, cases_of};
+use weftlink_testkit::cases::{By, Case, Counts, cases_of};
 use weftlink_testkit::trace::replay;
 
 use crate::program::{Arenas, Compiler, Program, Sequences, Spread, Unfit};
@@ -28,18 +28,8 @@ use crate::records::{self, CALL_BYTES};
 use crate::source::Specialisation;
 
 const SLICES_MAX: u32 = 3;
-const COMPILER: [&str; 10] = [
-    "g++",
-    "-std=c++20",
-    "-O1",
-    "-ffp-contract=off",
-    "-Wall",
-    "-Wextra",
-    "-Werror",
-    "-fPIC",
-    "-shared",
-    "-pthread",
-];
+const FLAGS: [&str; 9] =
+    ["-std=c++20", "-O1", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-pthread"];
 /// Bytes on either side of a buffer that no rank may touch.
 const MARGIN: usize = 64;
 const CANARY: u8 = 0xa5;
@@ -61,12 +51,15 @@ fn representative(bytes: usize, is_scan: bool) -> (DataType, Reduction) {
     }
 }
 
-/// The library's entry of a thread: the scheduler, the call, the shared memory of the block.
-type Enter = unsafe extern "C" fn(*mut c_void, *const u8, *mut c_void);
+/// Gives a library the scheduler.
+type Attach = unsafe extern "C" fn(*mut c_void);
+/// A thread of a kernel: the call, the shared memory of the block.
+type Enter = unsafe extern "C" fn(*const u8, *mut c_void);
 
-/// A kernel of a rank, as device/host.cc defines it. Those of one stream run one after the other.
+/// A kernel of a rank, as device/fibers.h defines it. Those of one stream run one after the other.
 #[repr(C)]
 struct Launch {
+    attach: Attach,
     enter: Enter,
     call: *const u8,
     blocks: u32,
@@ -75,7 +68,21 @@ struct Launch {
     stream: u32,
 }
 
+/// How the device code is compiled.
+#[derive(Clone, Copy, PartialEq)]
+enum Build {
+    /// As for a GPU: blocks copy their program to shared memory.
+    Plain,
+    /// Blocks meet after every step and record it.
+    Traced,
+    /// As plain, for a thread sanitizer.
+    Sanitized,
+    /// As plain, with the order of steps and their shapes as constants.
+    Fixed,
+}
+
 struct Library {
+    attach: Attach,
     enter: Enter,
     run: unsafe extern "C" fn(*const Launch, u32, u64, u32),
     shared_bytes: u32,
@@ -83,30 +90,40 @@ struct Library {
 
 impl Library {
     /// The device code for elements of a size, compiled for the host.
-    ///
-    /// With a trace, blocks meet after every step; without, they run as on a GPU, and copy their program to shared memory.
-    fn of(bytes: usize, is_scan: bool, is_traced: bool) -> &'static Library {
-        static LIBRARIES: [[OnceLock<Library>; 5]; 4] = [const { [const { OnceLock::new() }; 5] }; 4];
-        let row = usize::from(is_scan) + 2 * usize::from(is_traced);
-        LIBRARIES[row][bytes.ilog2() as usize].get_or_init(|| {
+    fn of(bytes: usize, is_scan: bool, build: Build) -> &'static Library {
+        static LIBRARIES: [[OnceLock<Library>; 5]; 6] = [const { [const { OnceLock::new() }; 5] }; 6];
+        LIBRARIES[2 * build as usize + usize::from(is_scan)][bytes.ilog2() as usize].get_or_init(|| {
             let (data_type, reduction) = representative(bytes, is_scan);
-            let (sequences, is_in_shared, is_one_gpu) = (Sequences::none(), !is_traced, true);
-            Library::new(
-                &Specialisation { data_type, reduction, sequences, is_in_shared, is_one_gpu },
-                is_traced,
-            )
+            let (sequences, is_in_shared, is_one_gpu) = (Sequences::none(), build != Build::Traced, true);
+            Library::new(&Specialisation { data_type, reduction, sequences, is_in_shared, is_one_gpu }, build)
         })
     }
 
-    fn new(kernel: &Specialisation, is_traced: bool) -> Library {
-        let library = Box::leak(Box::new(compiled(&kernel.host_source(is_traced))));
-        // SAFETY: device/host.cc defines them with these signatures.
+    /// The kernel of one program, as on a GPU.
+    fn fixed(program: &Program, bytes: usize, is_scan: bool) -> &'static Library {
+        let (data_type, reduction) = representative(bytes, is_scan);
+        let Program { sequences, is_in_shared, .. } = program.clone();
+        let kernel = Specialisation { data_type, reduction, sequences, is_in_shared, is_one_gpu: true };
+        Box::leak(Box::new(Library::new(&kernel, Build::Fixed)))
+    }
+
+    fn new(kernel: &Specialisation, build: Build) -> Library {
+        let [kernel_flags, fibers_flags]: [&[&str]; 2] = match build {
+            Build::Sanitized => [&["-fsanitize=thread", "-g"], &["-DWEFT_SANITIZED"]],
+            Build::Plain | Build::Traced | Build::Fixed => [&[], &[]],
+        };
+        let fibers = [include_str!("../device/fibers.h"), include_str!("../device/fibers.cc")].concat();
+        let [library, scheduler] =
+            [(kernel.host_source(build == Build::Traced), kernel_flags), (fibers, fibers_flags)]
+                .map(|(source, flags)| Box::leak(Box::new(compiled(&source, flags))));
+        // SAFETY: device/host.cc and device/fibers.cc define them with these signatures.
         unsafe {
             let shared_bytes =
                 library.get::<unsafe extern "C" fn() -> u32>(b"weft_host_shared_bytes").unwrap();
             Library {
+                attach: *library.get(b"weft_host_attach").unwrap(),
                 enter: *library.get(b"weft_host_enter").unwrap(),
-                run: *library.get(b"weft_host_run").unwrap(),
+                run: *scheduler.get(b"weft_host_run").unwrap(),
                 shared_bytes: shared_bytes(),
             }
         }
@@ -114,8 +131,9 @@ impl Library {
 
     fn launch(&self, call: &[u128], program: &Program, threads: u32) -> Launch {
         let records::CallHeader { rank, lanes, slices, .. } = program.header;
-        let (enter, shared_bytes) = (self.enter, self.shared_bytes);
+        let Library { attach, enter, shared_bytes, .. } = *self;
         Launch {
+            attach,
             enter,
             call: call.as_ptr().cast(),
             blocks: lanes * slices,
@@ -137,10 +155,11 @@ impl Library {
 }
 
 /// A library of the host, next to the test's program: other tests and later runs find it there.
-fn compiled(source: &str) -> libloading::Library {
+fn compiled(source: &str, more_flags: &[&str]) -> libloading::Library {
     static COMPILED: AtomicU32 = AtomicU32::new(0);
+    let flags = [&FLAGS, more_flags].concat();
     let mut hasher = DefaultHasher::new();
-    (source, COMPILER).hash(&mut hasher);
+    (source, &flags).hash(&mut hasher);
     let program = std::env::current_exe().unwrap();
     let path = program.with_file_name(format!("weft-device-{:016x}.so", hasher.finish()));
     if !path.exists() {
@@ -149,15 +168,9 @@ fn compiled(source: &str) -> libloading::Library {
             program.with_file_name(format!("weft-device-{}-{number}.{kind}", std::process::id()))
         });
         std::fs::write(&text, source).unwrap();
-        let done = Command::new(COMPILER[0])
-            .args(&COMPILER[1..])
-            .arg(&text)
-            .arg("-o")
-            .arg(&library)
-            .output()
-            .unwrap();
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        let done = Command::new("g++").args(flags).arg(&text).arg("-o").arg(&library).output().unwrap();
         std::fs::remove_file(&text).unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
         std::fs::rename(&library, &path).unwrap();
     }
     // SAFETY: the library has no initialisers but those of the C++ runtime.
@@ -170,14 +183,16 @@ struct Ranks {
     compilers: Vec<Compiler>,
     memory: Vec<Vec<u128>>,
     calls: u64,
+    build: Build,
 }
 
 impl Ranks {
-    fn new(plan: &Verified) -> Ranks {
+    /// Ranks that run a build. Every third plain call is traced instead.
+    fn new(plan: &Verified, build: Build) -> Ranks {
         let compilers: Vec<_> =
             (0..plan.ranks).map(|rank| Compiler::new(plan.clone(), rank, SLICES_MAX)).collect();
         let memory = compilers.iter().map(|compiler| vec![0; compiler.arena.bytes as usize / 16]).collect();
-        Ranks { plan: plan.clone(), compilers, memory, calls: 0 }
+        Ranks { plan: plan.clone(), compilers, memory, calls: 0, build }
     }
 
     /// Makes the call of a case on all ranks and compares results, memory around them and steps. Returns whether the plan can run it.
@@ -228,14 +243,26 @@ impl Ranks {
                 parameters(call)
             })
             .collect();
-        // Programs of plans with many steps do not fit into shared memory, and every third case checks the steps.
-        let is_traced = seed.is_multiple_of(3) || programs.iter().any(|program| !program.is_in_shared);
-        let library = Library::of(size, is_scan(&case.collective), is_traced);
-        let launches: Vec<_> = std::iter::zip(&calls, &programs)
-            .map(|(call, program)| library.launch(call, program, threads))
+        let fits_in_shared = programs.iter().all(|program| program.is_in_shared);
+        let build = match self.build {
+            Build::Plain if seed.is_multiple_of(3) || !fits_in_shared => Build::Traced,
+            Build::Sanitized if !fits_in_shared => return false,
+            build => build,
+        };
+        let is_scan = is_scan(&case.collective);
+        let library = |program: &Program| match build {
+            Build::Fixed => Library::fixed(program, size, is_scan),
+            build => Library::of(size, is_scan, build),
+        };
+        let libraries: Vec<_> = programs.iter().map(library).collect();
+        let launches: Vec<_> = std::iter::zip(&libraries, std::iter::zip(&calls, &programs))
+            .map(|(library, (call, program))| library.launch(call, program, threads))
             .collect();
+        if build == Build::Sanitized {
+            println!("{case}, {spread:?}, seed {seed}");
+        }
         // SAFETY: the calls have all that kernels read, and every address in them is valid until the end of this function.
-        unsafe { library.run(&launches, if seed.is_multiple_of(3) { 0 } else { seed }) };
+        unsafe { libraries[0].run(&launches, if seed.is_multiple_of(3) { 0 } else { seed }) };
         let failed: Vec<_> = reports.iter().filter(|report| report.kind > 0).collect();
         assert!(failed.is_empty(), "{case}: {failed:?}");
         let blocks = |rank: usize| {
@@ -253,7 +280,7 @@ impl Ranks {
             );
             buffers.check(case, rank as u32);
         }
-        if is_traced {
+        if build == Build::Traced {
             self.check_steps(case, &trace, slices, programs[0].header.tiles as u32);
         }
         true
@@ -379,29 +406,31 @@ fn adapted(case: Case) -> Option<Case> {
     Some(Case { data_type, reduction: Some(reduction), ..case })
 }
 
-fn run_cases(collective: &str) {
+/// Runs every `stride`th case.
+fn run_cases(collective: &str, build: Build, stride: usize) {
     let mut groups: BTreeMap<String, Ranks> = BTreeMap::new();
     let mut count = 0;
-    for (number, case) in (0..).zip(cases_of(collective)) {
+    for (number, case) in (0..).zip(cases_of(collective)).step_by(stride) {
         let Some(case) = adapted(case) else { continue };
         let Some(Ok(plan)) = case.plan() else { continue };
         let key = format!("{:?} {} {:?}", case.collective, case.ranks, case.by);
-        let ranks = groups.entry(key).or_insert_with(|| Ranks::new(&verify(plan).unwrap()));
+        let ranks = groups.entry(key).or_insert_with(|| Ranks::new(&verify(plan).unwrap(), build));
         // Calls follow each other on most plans anyway; some are repeated at once.
         let times = if number % 4 == 0 { 2 } else { 1 };
         count += (0..times).filter(|_| ranks.run(&case, number)).count();
     }
     println!("{collective}: {count} calls");
-    assert!(count > 5, "{collective}: {count} calls");
+    assert!(count * stride > 5, "{collective}: {count} calls");
 }
 
 macro_rules! collectives {
-    ($($test:ident: $collective:literal;)*) => {$(
-        #[test]
+    ($($test:ident: $collective:literal;)*) => {
+        const COLLECTIVES: &[&str] = &[$($collective),*];
+        $(#[test]
         fn $test() {
-            run_cases($collective);
-        }
-    )*};
+            run_cases($collective, Build::Plain, 1);
+        })*
+    };
 }
 
 collectives! {
@@ -419,6 +448,63 @@ collectives! {
     neighbours: "neighbours";
 }
 
+/// Steps without packets, too, in plans that have packets.
+#[test]
+fn kernels_with_fixed_shapes_pass_cases_with_packets() {
+    for collective in ["exclusive-scan", "all-to-all", "all-reduce"] {
+        let is_short = |case: &Case| case.ranks == 3 && matches!(case.counts, Counts::Even(64..));
+        let has_packets = |case: &Case| matches!(case.by, By::Algorithm { packets: true, .. });
+        let cases =
+            (0..).zip(cases_of(collective)).filter_map(|(number, case)| Some((number, adapted(case)?)));
+        let mut count = 0;
+        for (number, case) in cases.filter(|(_, case)| is_short(case) && has_packets(case)).take(2) {
+            let mut ranks = Ranks::new(&verify(case.plan().unwrap().unwrap()).unwrap(), Build::Fixed);
+            count += (0..5).filter(|_| ranks.run(&case, number)).count();
+        }
+        assert!(count == 10, "{collective}: {count} calls");
+    }
+}
+
+/// Run by the test below, in a process that has the sanitizer's library.
+#[test]
+#[ignore = "needs a sanitizer's library: the_device_code_has_no_data_race runs it"]
+fn sanitized() {
+    COLLECTIVES.iter().for_each(|collective| run_cases(collective, Build::Sanitized, 13));
+}
+
+#[test]
+fn the_device_code_has_no_data_race() {
+    let library = Command::new("g++").arg("-print-file-name=libtsan.so").output().unwrap();
+    let library = String::from_utf8(library.stdout).unwrap();
+    let done = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "host_tests::sanitized", "--ignored", "--nocapture"])
+        .env("LD_PRELOAD", library.trim())
+        .env("TSAN_OPTIONS", "exitcode=0")
+        .output()
+        .unwrap();
+    let [text, reports] = [done.stdout, done.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    assert!(done.status.success() && text.contains("neighbours: "), "{text}\n{reports}");
+    let races: Vec<_> = reports
+        .split("==================\n")
+        .filter(|report| report.contains("WARNING: ThreadSanitizer") && report.contains("weft_host_enter"))
+        .filter(|report| !follows_a_packet(report))
+        .collect();
+    assert!(races.is_empty(), "{} races, the first one {}", races.len(), races[0]);
+}
+
+/// Whether a race is a write of a word after it was read into a packet.
+///
+/// A lane that writes what another lane of its rank has sent as packets waits for packets that depend on them, so the read is over. The
+/// sanitizer cannot see that: packets order nothing but themselves.
+fn follows_a_packet(report: &str) -> bool {
+    let Some((write, read)) = report.split_once("Previous read of size") else { return false };
+    write.contains("  Write of size")
+        && write.contains(" weft::store_")
+        && write.contains("weft::Packets<")
+        && read.contains(" weft::load_")
+        && read.contains("weft::Packets<")
+}
+
 #[test]
 fn records_have_the_same_size_on_both_sides() {
     let source = Specialisation {
@@ -428,7 +514,7 @@ fn records_have_the_same_size_on_both_sides() {
         is_in_shared: false,
         is_one_gpu: true,
     };
-    let library = compiled(&source.host_source(false));
+    let library = compiled(&source.host_source(false), &[]);
     let mut sizes = [0_u32; 32];
     // SAFETY: device/host.cc defines it with this signature, and has fewer records.
     let count = unsafe {

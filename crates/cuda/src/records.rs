@@ -30,6 +30,12 @@ pub(crate) const REACHED: u8 = 1;
 pub(crate) const ARRIVED: u8 = 2;
 pub(crate) const CREDIT: u8 = 3;
 
+pub(crate) const WAITING: u32 = 1;
+pub(crate) const TIMED_OUT: u32 = 2;
+pub(crate) const MISMATCH: u32 = 3;
+pub(crate) const ABORTED: u32 = 4;
+pub(crate) const PEER_FAILED: u32 = 5;
+
 pub(crate) const MOVES: u8 = 1;
 pub(crate) const PACKETS: u8 = 2;
 pub(crate) const MESSAGES: u8 = 4;
@@ -88,7 +94,7 @@ records! {
     /// What a block that waits long writes to host memory.
     struct Report {
         kind: u32, signature: u32, lane: u32, slice: u32, step: u32, rank: u32, poll: u32, other: u32,
-        tile: u64, reserved: [u64; 3],
+        tile: u32, reserved: [u32; 7],
     }
     struct Trace { rank: u16, lane: u16, slice: u32, step: u32, tile: u32 }
 }

@@ -42,10 +42,11 @@ impl Specialisation {
         self.text(device)
     }
 
-    /// The same as a library of the host, with `weft_host_run`.
+    /// The same as a library of the host, with `weft_host_enter`.
     #[cfg(test)]
     pub(crate) fn host_source(&self, is_traced: bool) -> String {
-        let host = [include_str!("../device/host.h"), include_str!("../device/host.cc")];
+        let memory = [include_str!("../device/fibers.h"), include_str!("../device/host.h")].concat();
+        let host = [&memory, include_str!("../device/host.cc")];
         let trace = if is_traced { "#define WEFT_TRACE\n" } else { "" };
         format!("#define WEFT_HOST\n{trace}{}", self.text(host))
     }

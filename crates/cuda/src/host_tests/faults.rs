@@ -6,17 +6,14 @@ use std::time::Duration;
 use weftlink_plan::plan::Protocol;
 use weftlink_plan::{Algorithm, Aliasing, Collective, DataType, Plan, Reduction, Shape, verify};
 
-use super::{Library, parameters};
+use super::{Build, Library, parameters};
 use crate::program::{Arenas, Compiler, Program, Sequences, Spread};
-use crate::records;
+use crate::records::{self, ABORTED, MISMATCH, PEER_FAILED, TIMED_OUT};
 use crate::source::Specialisation;
 
 const COUNT: usize = 300;
 const SPREAD: Spread = Spread { slices: 2, threads: 4, chunk_bytes: 256 };
 const CANARY: f32 = -1.0;
-const TIMED_OUT: u32 = 2;
-const MISMATCH: u32 = 3;
-const ABORTED: u32 = 4;
 
 /// A plan on ranks that are threads.
 struct Job {
@@ -46,7 +43,7 @@ impl Job {
             let is_in_shared = program.is_in_shared;
             Library::new(
                 &Specialisation { data_type, reduction, sequences, is_in_shared, is_one_gpu: true },
-                false,
+                Build::Plain,
             )
         };
         Job {
@@ -155,7 +152,8 @@ fn a_missing_rank_ends_this_call_and_all_later_ones() {
         assert_eq!(job.output(0), vec![CANARY; COUNT], "{name}: nothing was received");
         // The other rank is late, and the first tries again.
         job.run(&[(0, 7), (1, 7)], timeout, 0);
-        assert_ne!(job.failure(1), 0, "{name}: rank 1 cannot complete a call that rank 0 has given up");
+        assert_eq!((job.failure(1), job.reports[1][0].rank), (PEER_FAILED, 0), "{name}");
+        assert_eq!(job.output(0), vec![CANARY; COUNT], "{name}: rank 0 has given up its buffers");
     }
 }
 
@@ -172,6 +170,32 @@ fn ranks_in_different_calls_are_told_apart() {
         let failures = [job.failure(0), job.failure(1)];
         assert!(failures.contains(&MISMATCH) && !failures.contains(&0), "{name}: {failures:?}");
     }
+}
+
+/// Rank 0 is in another call than the ranks behind it. Rank 1 must not send its packets on as its own.
+#[test]
+fn packets_of_another_call_are_not_sent_on() {
+    for seed in 0..20 {
+        let plan =
+            Algorithm::Chain.flat_with(&Collective::Broadcast { root: 0 }, 3, 1, Protocol::Ll).unwrap();
+        let job = Job::new(plan, seed % 2 == 0);
+        job.run(&[(0, 7), (1, 8), (2, 8)], Duration::from_millis(5), seed);
+        assert_eq!(job.failure(1), MISMATCH, "seed {seed}");
+        assert_ne!(job.failure(2), 0, "seed {seed}");
+        assert_eq!(job.output(2), vec![CANARY; COUNT], "seed {seed}");
+    }
+}
+
+/// The root gives up a call, and has enqueued the next one. A late rank must not take the buffers of that one for its own call's.
+#[test]
+fn calls_behind_a_failed_one_announce_nothing() {
+    let plan = Algorithm::OneShot.flat(&Collective::Scatter { root: 0 }, 3, 1).unwrap();
+    let job = Job::new(plan, false);
+    job.run(&[(0, 7), (0, 7)], Duration::from_millis(5), 0);
+    assert_eq!(job.failure(0), TIMED_OUT);
+    job.run(&[(1, 7)], Duration::from_millis(5), 0);
+    assert_eq!((job.failure(1), job.reports[1][0].rank), (PEER_FAILED, 0));
+    assert_eq!(job.output(1), vec![CANARY; COUNT]);
 }
 
 #[test]

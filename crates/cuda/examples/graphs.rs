@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use weftlink_bootstrap::Bootstrap;
 use weftlink_cuda::driver::{Context, DeviceBuffer, DeviceMemory, Driver, Event, Stream};
-use weftlink_cuda::{Communicator, PlanId};
+use weftlink_cuda::{Communicator, PlanId, adapted};
 use weftlink_plan::plan::Protocol;
 use weftlink_plan::{Algorithm, Collective, DataType, Reduction, verify};
 
@@ -30,7 +30,8 @@ fn main() {
                     let small =
                         Algorithm::Exchange.flat_with(&Collective::AllReduce, ranks as u32, 1, Protocol::Ll);
                     let large = Algorithm::TwoShot.flat(&Collective::AllReduce, ranks as u32, 1);
-                    let plans = [small, large].map(|plan| comm.load(verify(plan.unwrap()).unwrap()).unwrap());
+                    let plans = [small, large]
+                        .map(|plan| comm.load(verify(adapted(plan.unwrap())).unwrap()).unwrap());
                     (comm, plans)
                 })
             };

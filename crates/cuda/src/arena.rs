@@ -3,8 +3,8 @@
 //!
 //! A call cuts its elements into slices, each run by blocks of its own, so words and slots exist once for each slice:
 //!
-//! - *control*: words that peers write. Entries of ranks, counters by rank, and a word of each FIFO: arrivals in the arena of the
-//!   receiver, credit in that of the sender.
+//! - *control*: words that peers write. Entries of ranks, counters by rank, and a word of each end of a FIFO: arrivals in the arena of
+//!   the receiver, credit in that of the sender.
 //! - *state*: whether a call has failed, which peers write too, and the tiles that each block of this rank has run.
 //! - *slots*: messages, in the arena of the receiver.
 //! - *scratch*: chunks of memory that the plan asks for.
@@ -20,14 +20,16 @@ use crate::records::{ENTRY_WORDS, HEAD_BYTES};
 const SPACING: u32 = 4;
 const WORD_BYTES: u64 = 8;
 const PAGE: u64 = 4096;
-/// The memory of all slots of an arena, unless the smallest slots need more.
+/// The memory of all slots of an arena. Where the smallest slots of all slices need more, there are fewer slices.
 const SLOTS_BYTES: u64 = 8 << 20;
 /// At least what the threads of a block move at a time; of packets, elements of 16 bytes.
 const SLOT_BYTES_MIN: u64 = 16 << 10;
 const SLOT_BYTES_MAX: u64 = 128 << 10;
 const PACKET_SLOT_BYTES_MAX: u64 = 16 << 10;
-/// The bytes of a scratch chunk.
+/// The memory of all scratch chunks.
 const SCRATCH_BYTES: u64 = 4 << 20;
+/// Packet FIFOs of more slots fall out of the L2 cache.
+const PACKET_DEPTH_MAX: u32 = 4;
 
 /// A FIFO of a plan: source, target and channel.
 pub(crate) type FifoKey = (u32, u32, u32);
@@ -53,7 +55,8 @@ pub(crate) struct Arena {
 /// The place of a FIFO.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
-    pub(crate) number: u32,
+    /// Its number among the ends of FIFOs of the sender, and of the receiver.
+    pub(crate) ends: [u32; 2],
     pub(crate) depth: u32,
     pub(crate) is_packets: bool,
     /// In the receiver's arena.
@@ -63,11 +66,26 @@ pub(crate) struct Place {
 }
 
 impl Arena {
-    /// The arena of a plan whose calls have at most this many slices.
-    pub(crate) fn new(plan: &Plan, slices_max: u32) -> Arena {
+    /// The arena of a plan whose calls have at most this many slices, or as many as fit.
+    pub(crate) fn new(plan: &Plan, slices_wanted: u32) -> Arena {
         let keys = fifos_of(plan);
         let (ranks, counters) = (plan.ranks, plan.counters);
-        let words = ranks * ENTRY_WORDS + (ranks * counters + keys.len() as u32) * SPACING;
+        let mut ends = vec![0; ranks as usize];
+        let mut number = |rank: u32| {
+            let next = &mut ends[rank as usize];
+            *next += 1;
+            *next - 1
+        };
+        let numbers: Vec<_> =
+            keys.keys().map(|&(source, target, _)| [number(source), number(target)]).collect();
+        let words = ranks * ENTRY_WORDS + (ranks * counters + ends.into_iter().max().unwrap_or(0)) * SPACING;
+        let slots_of = |target: u32| {
+            let into = keys.iter().filter(|(key, _)| key.1 == target);
+            into.map(|(_, channel)| u64::from(slots_for(channel.depth))).sum::<u64>()
+        };
+        let slots_per_slice = (0..ranks).map(slots_of).max().unwrap_or(0).max(1);
+        let slices_fit = SLOTS_BYTES / (slots_per_slice * SLOT_BYTES_MIN);
+        let slices_max = (slices_fit.min(u64::from(slices_wanted)) as u32).max(1);
         let control_stride = (u64::from(words) * WORD_BYTES).next_multiple_of(128);
         let lanes = plan.programs.iter().map(|program| program.lanes.len()).max().unwrap_or(0) as u64;
         let state_bytes = (4 + lanes * u64::from(slices_max)) * WORD_BYTES;
@@ -79,24 +97,19 @@ impl Arena {
         };
         take(u64::from(slices_max) * control_stride);
         let state = take(state_bytes);
-        let slots_of = |target: u32| {
-            let into = keys.iter().filter(|(key, _)| key.1 == target);
-            into.map(|(_, channel)| u64::from(slots_for(channel.depth))).sum::<u64>() * u64::from(slices_max)
-        };
-        let slots_max = (0..ranks).map(slots_of).max().unwrap_or(0).max(1);
-        let fair = (SLOTS_BYTES / slots_max).max(1);
+        let fair = (SLOTS_BYTES / (slots_per_slice * u64::from(slices_max))).max(1);
         let fair = (1 << fair.ilog2()).clamp(SLOT_BYTES_MIN, SLOT_BYTES_MAX);
         let slots = take(0);
         let mut taken = vec![0; ranks as usize];
         let mut fifos = BTreeMap::new();
-        for (number, (key, channel)) in keys.iter().enumerate() {
+        for ((key, channel), ends) in std::iter::zip(&keys, numbers) {
             let is_packets = channel.protocol != Protocol::Simple;
             let data_bytes = if is_packets { fair.min(PACKET_SLOT_BYTES_MAX) } else { fair };
             let slot_bytes = data_bytes + HEAD_BYTES;
             let slice_stride = slot_bytes * u64::from(slots_for(channel.depth));
             let used = &mut taken[key.1 as usize];
             let place = Place {
-                number: number as u32,
+                ends,
                 depth: channel.depth,
                 is_packets,
                 slots: slots + *used,
@@ -107,7 +120,9 @@ impl Arena {
             fifos.insert(*key, place);
         }
         take(taken.into_iter().max().unwrap_or(0));
-        let scratch_stride = if plan.chunks.scratch > 0 { SCRATCH_BYTES } else { 0 };
+        let scratch_stride = SCRATCH_BYTES
+            .checked_div(u64::from(plan.chunks.scratch))
+            .map_or(0, |bytes| (bytes / PAGE).max(1) * PAGE);
         let scratch = take(u64::from(plan.chunks.scratch) * scratch_stride);
         let data = |place: &Place| (place.slot_bytes - HEAD_BYTES) / if place.is_packets { 2 } else { 1 };
         let slice_bytes_max = fifos.values().map(data).min();
@@ -130,10 +145,20 @@ impl Arena {
         self.ranks * ENTRY_WORDS + (rank * self.counters + counter) * SPACING
     }
 
-    /// The word of a FIFO: arrivals at the receiver, credit at the sender.
-    pub(crate) fn fifo_word(&self, number: u32) -> u32 {
-        self.ranks * ENTRY_WORDS + (self.ranks * self.counters + number) * SPACING
+    /// The words of a FIFO: credit in the sender's control memory, and arrivals in the receiver's.
+    pub(crate) fn fifo_words(&self, place: &Place) -> [u32; 2] {
+        place.ends.map(|end| self.ranks * ENTRY_WORDS + (self.ranks * self.counters + end) * SPACING)
     }
+}
+
+/// A plan as it runs best on GPUs, to be proved: with few slots for packets.
+pub fn adapted(mut plan: Plan) -> Plan {
+    let has_packets = |channel: &&mut Channel| channel.protocol != Protocol::Simple;
+    plan.channels
+        .iter_mut()
+        .filter(has_packets)
+        .for_each(|channel| channel.depth = channel.depth.min(PACKET_DEPTH_MAX));
+    plan
 }
 
 /// The slots of a FIFO: a power of two. No more than `depth` are in use.
@@ -178,28 +203,39 @@ mod tests {
     fn nothing_overlaps_and_the_arenas_stay_small() {
         for collective in Collective::KINDS {
             for algorithm in Algorithm::doing(&collective) {
-                for ranks in [1, 2, 5, 8] {
-                    let Ok(plan) = algorithm.flat(&collective, ranks, 2) else { continue };
-                    let arena = Arena::new(&plan, 16);
-                    for target in 0..ranks {
-                        let into = arena.fifos.iter().filter(|(key, _)| key.1 == target);
-                        let mut taken: Vec<_> =
-                            into.map(|(_, place)| (place.slots, place.slice_stride * 16)).collect();
-                        taken.push((0, 16 * arena.control_stride));
-                        taken.push((arena.state, (4 + 2 * 16) * WORD_BYTES));
-                        taken.push((arena.scratch, u64::from(plan.chunks.scratch) * arena.scratch_stride));
-                        taken.retain(|(_, bytes)| *bytes > 0);
-                        taken.sort_unstable();
-                        assert!(
-                            taken.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0),
-                            "{algorithm}"
-                        );
-                        assert!(taken.iter().all(|(at, bytes)| at + bytes <= arena.bytes), "{algorithm}");
+                for (ranks, slices) in [(1, 132), (2, 132), (5, 16), (8, 132), (64, 132)] {
+                    for protocol in [Protocol::Simple, Protocol::Ll] {
+                        let Ok(plan) = algorithm.flat_with(&collective, ranks, 2, protocol) else { continue };
+                        check(&adapted(plan), slices);
                     }
-                    let last = arena.fifo_word(arena.fifos.len() as u32);
-                    assert!(u64::from(last) * WORD_BYTES <= arena.control_stride, "{algorithm}");
                 }
             }
+        }
+    }
+
+    fn check(plan: &Plan, slices_wanted: u32) {
+        let arena = Arena::new(plan, slices_wanted);
+        let (name, slices) = (format!("{} on {} ranks", plan.name, plan.ranks), u64::from(arena.slices_max));
+        assert!(arena.bytes <= 16 << 20, "{name}: {} bytes", arena.bytes);
+        let lanes = plan.programs.iter().map(|program| program.lanes.len()).max().unwrap_or(0) as u64;
+        for target in 0..plan.ranks {
+            let into = arena.fifos.iter().filter(|(key, _)| key.1 == target);
+            let mut taken: Vec<_> =
+                into.map(|(_, place)| (place.slots, place.slice_stride * slices)).collect();
+            taken.push((0, slices * arena.control_stride));
+            taken.push((arena.state, (4 + lanes * slices) * WORD_BYTES));
+            taken.push((arena.scratch, u64::from(plan.chunks.scratch) * arena.scratch_stride));
+            taken.retain(|(_, bytes)| *bytes > 0);
+            taken.sort_unstable();
+            assert!(taken.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "{name}");
+            assert!(taken.iter().all(|(at, bytes)| at + bytes <= arena.bytes), "{name}");
+            let ends = arena.fifos.iter().flat_map(|((source, to, _), place)| {
+                std::iter::zip([*source, *to], arena.fifo_words(place)).filter(|(rank, _)| *rank == target)
+            });
+            let mut words: Vec<_> = ends.map(|(_, word)| word).collect();
+            assert!(words.iter().all(|&word| u64::from(word) * WORD_BYTES < arena.control_stride), "{name}");
+            words.sort_unstable();
+            assert!(words.windows(2).all(|pair| pair[0] < pair[1]), "{name}: ends share a word");
         }
     }
 }

@@ -365,7 +365,7 @@ impl Communicator {
     fn spread(&self, compiler: &Compiler, key: &Key) -> Spread {
         let ranks = compiler.plan().ranks as usize;
         let lanes = compiler.plan().programs.iter().map(|program| program.lanes.len()).max().unwrap_or(1);
-        let most = (self.share / lanes.max(1)).clamp(1, SLICES_MAX as usize);
+        let most = (self.share / lanes.max(1)).clamp(1, compiler.arena.slices_max as usize);
         let bytes = key.count * key.data_type.bytes();
         let chunk = bytes.div_ceil(compiler.plan().chunks_per_block() as usize);
         let thread_bytes = if compiler.has_packets() { 8 } else { 16 };

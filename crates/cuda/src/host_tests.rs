@@ -202,6 +202,7 @@ impl Ranks {
         let seed = number + 1000 * self.calls;
         // Plans with scratch always run with the same slices.
         let slices = if self.plan.chunks.scratch > 0 { 2 } else { 1 + (seed % u64::from(SLICES_MAX)) as u32 };
+        let slices = slices.min(self.compilers[0].arena.slices_max);
         let threads = [1, 2, 4][(seed / 3) as usize % 3];
         let longest = (0..case.ranks)
             .flat_map(|rank| [case.given(rank), case.gotten(rank)].concat())

@@ -17,5 +17,6 @@ mod records;
 mod source;
 mod versions;
 
+pub use arena::adapted;
 pub use communicator::{Communicator, PlanId};
 pub use error::Error;

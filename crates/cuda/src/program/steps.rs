@@ -213,9 +213,10 @@ impl LaneCompiler<'_> {
         let next = progress.messages.entry(key).or_default();
         let number = *next;
         *next += 1;
-        let word = compiler.arena.fifo_word(place.number);
-        let poll = records::Poll { word, per_tile, rank: peer as u8, ..Default::default() };
-        let post = records::Post { word: self.arenas.word(peer, word), per_tile, value: number as i32 + 1 };
+        let [credit, arrival] = compiler.arena.fifo_words(place);
+        let (own, theirs) = if sends { (credit, arrival) } else { (arrival, credit) };
+        let poll = records::Poll { word: own, per_tile, rank: peer as u8, ..Default::default() };
+        let post = records::Post { word: self.arenas.word(peer, theirs), per_tile, value: number as i32 + 1 };
         if sends {
             let value = number as i32 + 1 - place.depth as i32;
             parts.polls.push(records::Poll { kind: records::CREDIT, value, ..poll });

@@ -147,7 +147,7 @@ pub const KNOBS: [Knob; 20] = [
 /// Variables of this project's own tests, not misspelt settings.
 const OF_TESTS: [&str; 3] = ["WEFT_BLESS", "WEFT_SHARED", "WEFT_MUTANTS"];
 /// Variables that `weft run` sets for its ranks.
-const OF_LAUNCHERS: [&str; 2] = ["WEFT_JOB", "WEFT_LAST_WORDS"];
+const OF_LAUNCHERS: [&str; 4] = ["WEFT_JOB", "WEFT_LAST_WORDS", "WEFT_LOCAL_RANK", "WEFT_LOCAL_WORLD_SIZE"];
 const OF_TESTS_PREFIX: &str = "WEFT_TEST_";
 
 /// The typed values of all settings.

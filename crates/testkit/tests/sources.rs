@@ -36,7 +36,6 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ("shm/src/mutants.rs", "which planted defect is on; only in builds of `make mutants`"),
     ("bootstrap/src/environment.rs", "variables of other launchers: Slurm, Open MPI, MPICH, torchrun"),
     ("bootstrap/src/launcher.rs", "variables that `weft run` sets for its ranks; not user settings"),
-    ("comm/src/communicator/cores.rs", "LOCAL_WORLD_SIZE, which torchrun sets"),
     ("cli/src/knobs.rs", "names that look like settings, for `weft knobs`"),
     ("cli/src/bench/args/mod.rs", "a default of `weft bench`, beside its flag"),
     ("cli/src/run/args.rs", "variables that `weft run` forwards on request"),

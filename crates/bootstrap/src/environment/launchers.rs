@@ -140,8 +140,10 @@ fn named(variables: &Variables<'_>) -> Result<LauncherInfo, EnvironmentError> {
         launcher,
         rank: required(variables, "WORLD_SIZE", "RANK")?,
         size: required(variables, "RANK", "WORLD_SIZE")?,
-        local_rank: variables.number("LOCAL_RANK")?,
-        local_size: variables.number("LOCAL_WORLD_SIZE")?,
+        local_rank: variables.first_number(&["WEFT_LOCAL_RANK", "LOCAL_RANK"])?.map(|(_, rank)| rank),
+        local_size: variables
+            .first_number(&["WEFT_LOCAL_WORLD_SIZE", "LOCAL_WORLD_SIZE"])?
+            .map(|(_, size)| size),
         job,
     })
 }

@@ -69,6 +69,13 @@ fn weft_run_sets_the_address() {
 }
 
 #[test]
+fn weft_run_tells_the_true_local_ranks() {
+    let alone = "RANK=5 WORLD_SIZE=8 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 WEFT_JOB=mine WEFT_RENDEZVOUS=a:7 \
+        WEFT_SECRET=0123456789abcdef WEFT_LOCAL_RANK=1 WEFT_LOCAL_WORLD_SIZE=4";
+    assert_eq!(who(alone), (Launcher::WeftRun, 5, 8, Some(1), Some(4), "a:7".into()));
+}
+
+#[test]
 fn mpi_on_one_host_needs_no_address() {
     let info = who(OPEN_MPI);
     assert_eq!(info, (Launcher::OpenMpi, 1, 2, Some(1), Some(2), "@weft-open-mpi-406978561-1000".into()));

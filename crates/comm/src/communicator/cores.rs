@@ -5,6 +5,7 @@ use std::time::Duration;
 use rustix::thread::{CpuSet, sched_getaffinity};
 
 use weftlink_bootstrap::{Bootstrap, BootstrapError};
+use weftlink_knobs::parsed;
 
 /// The cores of this rank, rounded down: 0 if there are more ranks than cores. All ranks call it; `here` lists which are on this host.
 pub(super) fn own(
@@ -16,7 +17,8 @@ pub(super) fn own(
     let all = bootstrap.exchange("weft: cores", mine.clone(), deadline)?;
     let here = all.iter().zip(here).filter(|(_, here)| **here).map(|(cores, _)| &**cores);
     // Ranks of the job outside of this group share the cores too.
-    let of_job = std::env::var("LOCAL_WORLD_SIZE").ok().and_then(|ranks| ranks.parse().ok());
+    // `weft run --gpus shared` hides their number from the program.
+    let of_job = parsed("WEFT_LOCAL_WORLD_SIZE").or_else(|| parsed("LOCAL_WORLD_SIZE"));
     Ok(share(&mine, here, of_job.unwrap_or(0)).min(available()))
 }
 

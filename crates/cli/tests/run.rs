@@ -6,6 +6,8 @@
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod common;
+#[path = "common/started.rs"]
+mod started;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,10 +15,10 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
 
 use common::{Outcome, scratch, shell};
 use serde_json::Value;
+use started::{assert_gone, kill, pid, until};
 use weftlink_testkit::processes::command;
 
 /// A remote shell that is none: it forgets the host and runs the rest here.
@@ -578,33 +580,6 @@ fn closed_pipe_stops_the_job() {
         if let Ok(text) = fs::read_to_string(folder.join(format!("rank-{rank}"))) {
             assert_gone(text.trim());
         }
-    }
-}
-
-fn pid(file: &Path) -> String {
-    fs::read_to_string(file).unwrap().trim().to_owned()
-}
-
-fn kill(signal: &str, pid: &str) {
-    assert!(command("sh").args(["-c", &format!("kill -{signal} {pid}")]).status().unwrap().success());
-}
-
-/// Waits until a process has exited; a zombie has.
-fn assert_gone(pid: &str) {
-    if pid.is_empty() {
-        return;
-    }
-    until(&format!("process {pid} ends"), || {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        status.is_empty() || status.contains("State:\tZ") || status.contains("State:\tX")
-    });
-}
-
-fn until(what: &str, mut happens: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !happens() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "waited a minute until {what}");
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

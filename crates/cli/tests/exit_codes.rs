@@ -76,6 +76,8 @@ const MISUSE: &[(&str, &str)] = &[
     ("WEFT_DEADLINE=5x weft bench all-reduce -n 2 -e 8", "WEFT_DEADLINE"),
     ("weft run --nnodes 2 -- true", "--hosts a,b"),
     ("weft run -n 2 --oversubscribe -- true", "--bind"),
+    ("weft run -n 2 --gpus all --mps -- true", "add --gpus shared"),
+    ("weft run -n 2 --gpus h100 -- true", "use all, shared, or numbers"),
     ("weft run -n -2 -- true", "must be a whole number between 1 and 4096"),
     ("weft knobs NCCL_DEBUG", "there is no setting NCCL_DEBUG. Did you mean `WEFT_DEBUG`?"),
     ("weft version", "weft --version"),

@@ -68,6 +68,7 @@ const COMMANDS: &[&str] = &[
     "weft knobs",
     "weft knobs WEFT_INTERFACE WEFT_ENCRYPT",
     "weft run -n 2 --dry-run -- echo one",
+    "weft run -n 2 --hosts a,b --gpus shared --mps --dry-run -- echo one",
     // Errors.
     "weft topo hgx-h10",
     "weft topo '5x hgx-h100 + 8x ndrr'",

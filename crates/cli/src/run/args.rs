@@ -7,7 +7,10 @@ use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use super::environment::UNSET;
+use super::gpus::{self, Gpus, Which};
 use super::hosts::{self, Placed, Slot};
+use super::mps;
 use super::secret;
 use crate::Failure;
 use crate::names::{between, duration};
@@ -22,6 +25,8 @@ Examples:
   weft run -n 2 --max-restarts 3 -- ./prog      restart all ranks if one fails
   weft run -n 8 --keep-going -- ./prog          survivors may shrink and go on
   weft run -n 2 --output-dir logs -- ./prog     logs/rank-0.out, rank-0.err ...
+  weft run -n 2 --gpus all -- ./prog            a GPU for each rank
+  weft run -n 4 --gpus shared --mps -- ./prog   four ranks on shared GPUs
 
 Ranks get the environment that torchrun sets (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, ...), and WEFT_RENDEZVOUS and \
 WEFT_SECRET for Weft's communicators. Their standard input is empty.
@@ -68,6 +73,15 @@ pub(crate) struct Args {
     /// Print the cores of each rank
     #[arg(long)]
     report_bindings: bool,
+    /// Give each rank a GPU: all, or numbers such as 0,2; or let ranks share GPUs: shared
+    #[arg(long, value_name = "GPUS", value_parser = gpus::which)]
+    gpus: Option<Which>,
+    /// With --gpus shared: start MPS for this job, so that ranks on a GPU compute at the same time, and stop it at the end
+    #[arg(long)]
+    mps: bool,
+    /// With --gpus shared: show each rank all GPUs and its place on the host, instead of one GPU and LOCAL_RANK 0
+    #[arg(long)]
+    true_local_rank: bool,
     /// Prefix each line of output with its rank [default: if there are several ranks]
     #[arg(long, conflicts_with = "no_tag")]
     tag_output: bool,
@@ -134,6 +148,7 @@ pub(super) struct Job {
     pub(super) workdir: String,
     pub(super) bind: Bind,
     pub(super) report_bindings: bool,
+    pub(super) gpus: Option<Gpus>,
     pub(super) tags: bool,
     pub(super) output_dir: Option<PathBuf>,
     pub(super) grace: Duration,
@@ -210,6 +225,7 @@ impl Args {
             workdir: self.folder()?,
             bind: self.bind,
             report_bindings: self.report_bindings,
+            gpus: self.gpus()?,
             tags: self.tag_output || (size > 1 && !self.no_tag),
             output_dir: self.output_dir.clone(),
             grace: self.grace,
@@ -229,6 +245,24 @@ impl Args {
             folder.to_str().ok_or_else(|| anyhow!("{} is not UTF-8; use --workdir", folder.display()))?;
         // Joining nothing leaves a slash at the end.
         Ok(if text.len() > 1 { text.trim_end_matches('/').to_owned() } else { text.to_owned() })
+    }
+
+    fn gpus(&self) -> anyhow::Result<Option<Gpus>> {
+        for (option, is_given) in [("--mps", self.mps), ("--true-local-rank", self.true_local_rank)] {
+            if is_given && self.gpus != Some(Which::Shared) {
+                return Err(anyhow!("{option} is for ranks that share GPUs; add --gpus shared"));
+            }
+        }
+        let mut given =
+            self.env.iter().map(|text| text.split_once('=').map_or(text.as_str(), |(name, _)| name));
+        if self.mps && given.any(|name| name == mps::PIPES) {
+            return Err(anyhow!(
+                "--mps starts an MPS daemon, and --env {} names another; give one of the two",
+                mps::PIPES
+            ));
+        }
+        let (true_local_rank, mps) = (self.true_local_rank, self.mps);
+        Ok(self.gpus.clone().map(|which| Gpus { which, true_local_rank, mps }))
     }
 
     fn given(&self) -> anyhow::Result<Vec<(String, String)>> {
@@ -258,6 +292,6 @@ fn forwarded() -> Vec<(String, String)> {
     let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
         Some((name.into_string().ok()?, value.into_string().ok()?))
     };
-    let ours = |name: &str| name.starts_with("WEFT_") && !["WEFT_SECRET", "WEFT_SECRET_FILE"].contains(&name);
+    let ours = |name: &str| name.starts_with("WEFT_") && name != "WEFT_SECRET" && !UNSET.contains(&name);
     std::env::vars_os().filter_map(text).filter(|(name, _)| ours(name)).collect()
 }

@@ -1,6 +1,7 @@
 //! The environment of ranks: torchrun's variables, and the rendezvous of Weft's communicators.
 
 use super::args::Job;
+use super::gpus::Gpus;
 use super::hosts::own_name;
 use super::wire::{RankStart, Start};
 
@@ -13,20 +14,34 @@ pub(super) struct Afresh {
 }
 
 /// Variables of an outer launcher that would contradict those set here.
-const UNSET: [&str; 3] = ["WEFT_SECRET_FILE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"];
+pub(super) const UNSET: [&str; 5] = [
+    "WEFT_SECRET_FILE",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_USE_AGENT_STORE",
+    "WEFT_LOCAL_RANK",
+    "WEFT_LOCAL_WORLD_SIZE",
+];
 
 /// The orders for one host.
 pub(super) fn start(job: &Job, host: usize, afresh: &Afresh) -> Start {
     let placed = &job.hosts[host];
     let own = |(local, rank): (usize, usize)| {
-        let pairs = [
+        let size = placed.ranks.len();
+        // A rank that shares a GPU is shown a host of its own; Weft needs to know the real one.
+        let is_alone = job.gpus.as_ref().is_some_and(Gpus::ranks_are_alone);
+        let (shown, of, group) = if is_alone { (0, 1, rank) } else { (local, size, host) };
+        let mut pairs = vec![
             ("RANK", rank),
-            ("LOCAL_RANK", local),
-            ("LOCAL_WORLD_SIZE", placed.ranks.len()),
-            ("GROUP_RANK", host),
-            ("NODE_RANK", host),
+            ("LOCAL_RANK", shown),
+            ("LOCAL_WORLD_SIZE", of),
+            ("GROUP_RANK", group),
+            ("NODE_RANK", group),
         ];
-        let environment = pairs.map(|(name, value)| (name.to_owned(), value.to_string())).to_vec();
+        if is_alone {
+            pairs.extend([("WEFT_LOCAL_RANK", local), ("WEFT_LOCAL_WORLD_SIZE", size)]);
+        }
+        let environment =
+            pairs.into_iter().map(|(name, value)| (name.to_owned(), value.to_string())).collect();
         RankStart { rank, environment }
     };
     let forwarded = if placed.is_here { Vec::new() } else { job.forwarded.clone() };
@@ -37,6 +52,7 @@ pub(super) fn start(job: &Job, host: usize, afresh: &Afresh) -> Start {
         unset: UNSET.map(str::to_owned).to_vec(),
         ranks: placed.ranks.clone().enumerate().map(own).collect(),
         bind: job.bind,
+        gpus: job.gpus.clone(),
         by_lines: job.tags || job.size > 1,
         files_limit: job.files_limit.filter(|_| placed.is_here),
         grace_ms: u64::try_from(job.grace.as_millis()).unwrap_or(u64::MAX),

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Sender, SyncSender, channel};
 use std::sync::{Arc, Mutex};
@@ -94,6 +94,8 @@ impl Attending {
 pub(super) struct Helper {
     pub(super) child: Child,
     pub(super) ports: Option<[u16; 2]>,
+    /// The folder of the MPS daemon that it started.
+    pub(super) mps: Option<PathBuf>,
     pub(super) closed: bool,
 }
 
@@ -176,7 +178,7 @@ impl Helper {
                 anyhow!("cannot run `{}`: {error}{}", command.join(" "), limits::no_process(&error))
             })?;
         let (input, pipes) = (child.stdin.take(), child.stdout.take().zip(child.stderr.take()));
-        let helper = Helper { child, ports: None, closed: false };
+        let helper = Helper { child, ports: None, mps: None, closed: false };
         let (out, err) = pipes.ok_or_else(|| anyhow!("the helper has no pipes"))?;
         attending.attend(input.ok_or_else(|| anyhow!("the helper has no pipes"))?)?;
         let (events, talk) = (sender.clone(), sender.clone());

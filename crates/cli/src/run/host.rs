@@ -25,7 +25,9 @@ use weftlink_probe::{BindTo, CoreSet, Folder, cores, cpu_ranges, divide};
 use super::args::Bind;
 use super::ends::{Awaited, Ends};
 use super::exit_report::{self, ExitReport};
+use super::gpus::{self, Gpus, Which};
 use super::limits;
+use super::mps::{self, Mps, Refused};
 use super::program;
 use super::pump;
 use super::rank::{ANYWHERE, RANK_COMMAND};
@@ -87,7 +89,7 @@ fn serve(events: &Events) -> anyhow::Result<()> {
         let sender = sender.clone();
         move || take_orders(io::stdin().lock(), &sender)
     })?;
-    let start = loop {
+    let mut start = loop {
         match happenings.recv()? {
             Happening::Order(Order::Start(start)) => break start,
             // Stopped before the ranks were started.
@@ -102,11 +104,20 @@ fn serve(events: &Events) -> anyhow::Result<()> {
             return Ok(());
         }
     };
+    let mps = match prepare_gpus(&mut start, events) {
+        Ok(mps) => mps,
+        Err(Refused::Misuse(why)) => {
+            events.tell(&Event::Misuse(why));
+            return Ok(());
+        }
+        Err(Refused::Failed(error)) => return Err(error),
+    };
     let grace = Duration::from_millis(start.grace_ms);
     // Without it, only the order of exits shows which rank failed first.
     let words = ExitReport::new().ok();
     let began = Instant::now();
-    let mut ranks = Ranks { children: Vec::new(), left: 0, began, grace, words, stopped: BTreeSet::new() };
+    let mut ranks =
+        Ranks { children: Vec::new(), left: 0, began, grace, words, stopped: BTreeSet::new(), mps };
     ranks.start(&start, &file, events, &sender)?;
     ranks.run(&start, &happenings, events);
     Ok(())
@@ -144,6 +155,8 @@ struct Ranks {
     words: Option<ExitReport>,
     /// Ranks that a signal or a debugger had suspended when all were told to stop.
     stopped: BTreeSet<usize>,
+    /// Stops after the ranks, if it was started here.
+    mps: Option<Mps>,
 }
 
 impl Ranks {
@@ -242,7 +255,7 @@ impl Ranks {
                 }
                 Ok(Happening::Order(Order::Kill)) | Err(RecvTimeoutError::Timeout) => {
                     told_at.get_or_insert_with(Instant::now);
-                    self.signal(Signal::KILL);
+                    self.kill();
                     // Repeated, because they may have started processes in the meantime.
                     kill_at = Some(Instant::now() + Duration::from_secs(1));
                 }
@@ -273,6 +286,14 @@ impl Ranks {
         matches!(state, Some('T' | 't'))
     }
 
+    /// Kills all process groups.
+    fn kill(&self) {
+        if let Some(mps) = &self.mps {
+            mps.terminate(&self.children.iter().map(Pid::from_child).collect::<Vec<_>>());
+        }
+        self.signal(Signal::KILL);
+    }
+
     /// Signals all process groups; empty ones are ignored.
     fn signal(&self, signal: Signal) {
         for child in &self.children {
@@ -283,7 +304,7 @@ impl Ranks {
 
 impl Drop for Ranks {
     fn drop(&mut self) {
-        self.signal(Signal::KILL);
+        self.kill();
         self.children.iter_mut().for_each(|child| drop(child.wait()));
     }
 }
@@ -347,6 +368,28 @@ fn await_end(pid: u32) -> End {
             Err(_) => return End::Code(-1),
         }
     }
+}
+
+/// Assigns GPUs to the ranks and starts MPS, as far as the job asks for it.
+fn prepare_gpus(start: &mut Start, events: &Events) -> Result<Option<Mps>, Refused> {
+    let Some(Gpus { which, mps, .. }) = start.gpus.clone() else { return Ok(None) };
+    let (on_a_gpu, notes) = gpus::assign(start).map_err(Refused::Misuse)?;
+    notes.into_iter().for_each(|note| events.tell(&Event::Note(note)));
+    if mps {
+        let mps = Mps::start()?;
+        if let Some(folder) = mps.own_folder() {
+            events.tell(&Event::Mps(folder.to_owned()));
+            start.environment.push((mps::PIPES.to_owned(), folder.to_string_lossy().into_owned()));
+        }
+        return Ok(Some(mps));
+    }
+    let running = if which == Which::Shared { Mps::running(start) } else { None };
+    if running.is_none() && on_a_gpu > 1 {
+        events.tell(&Event::Note(format!(
+            "{on_a_gpu} ranks share a GPU without MPS: they take turns, and a message between them takes milliseconds. Add --mps"
+        )));
+    }
+    Ok(running)
 }
 
 /// The binding of each rank.

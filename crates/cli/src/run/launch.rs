@@ -6,6 +6,7 @@
 //! running ranks, which --timeout bounds.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use super::args::Job;
 use super::culprit;
 use super::environment::{self, Afresh};
 use super::helpers::{Attending, Heard, Helper, helper_command};
+use super::mps::Mps;
 use super::output::Printer;
 use super::signals::Signals;
 use super::wire::{Binding, End, Event, Order};
@@ -117,6 +119,12 @@ pub(super) fn attempt(
     signals.attend(None);
     // Threads that still send find the channel closed and exit.
     drop(heard);
+    // A helper that was killed has left its MPS daemon behind. Only those of this host can be reached.
+    let is_here = |host: usize| job.hosts[host].is_here;
+    let daemons = running.helpers.iter_mut().enumerate().filter(|(host, _)| is_here(*host));
+    let daemons: Vec<PathBuf> = daemons.filter_map(|(_, helper)| helper.mps.take()).collect();
+    running.helpers.clear();
+    daemons.iter().for_each(|folder| Mps::stop_abandoned(folder));
     let Running { records, cause, lost, .. } = running;
     let found = culprit::find(&records);
     let (cause, found) = match (cause, found) {
@@ -207,6 +215,7 @@ impl Running<'_> {
                 );
                 self.end(Cause::Misuse { host, why });
             }
+            Event::Mps(folder) => self.helpers[host].mps = Some(folder),
             Event::Note(note) => screen::complain("weft run", &format!("{}{note}", self.on(host))),
             Event::Started { rank, pid, binding } if known(rank) => {
                 self.records[rank].pid = Some(pid);

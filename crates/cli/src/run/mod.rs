@@ -3,7 +3,8 @@
 //! The arguments (`args`, `hosts`) describe a job. On every host, this one included, a helper (`host`) starts the ranks
 //! (`program`, `rank`) and forwards their output (`pump`). Orders and events travel over the helper's standard input and output
 //! (`wire`), so that no secret shows in a process list. `launch` drives the `helpers` through one start of the job, `environment`
-//! builds the ranks' environment, `signals` forwards Ctrl-C, `output` prints what ranks print, `exit_report` collects the errors
+//! builds the ranks' environment, `gpus` assigns GPUs and `mps` runs the service that lets ranks share one (both by `tool`s of the
+//! driver), `signals` forwards Ctrl-C, `output` prints what ranks print, `exit_report` collects the errors
 //! of their communicators, `culprit` finds the rank that failed first, `report` prints the result.
 //!
 //! Three mechanisms keep ranks from outliving their job: the helper kills them when its standard input closes, the kernel kills
@@ -15,11 +16,13 @@ mod culprit;
 mod ends;
 mod environment;
 mod exit_report;
+mod gpus;
 mod helpers;
 mod host;
 mod hosts;
 mod launch;
 mod limits;
+mod mps;
 mod output;
 mod program;
 mod pump;
@@ -27,6 +30,7 @@ mod rank;
 mod report;
 mod secret;
 mod signals;
+mod tool;
 mod wire;
 
 use std::process::ExitCode;
@@ -57,7 +61,7 @@ pub(crate) fn host_main() -> ExitCode {
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let mut job = args.job()?;
     if job.dry_run {
-        return Ok(report::dry_run(&job)?);
+        return report::dry_run(&job);
     }
     if job.output_dir.is_some() || job.hosts.len() > 1 {
         job.files_limit = limits::raise_files();

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use anyhow::anyhow;
 use serde_json::{Value, json};
 use signal_hook::low_level::signal_name;
 use weftlink_comm::why::ranks_in_words;
@@ -11,12 +12,14 @@ use weftlink_comm::why::ranks_in_words;
 use super::args::{Bind, Job};
 use super::culprit;
 use super::environment::{self, Afresh};
+use super::gpus;
 use super::helpers::helper_command;
 use super::launch::{Attempt, Cause, Record};
+use super::mps;
 use super::output::{Printer, file_name};
 use super::wire::{End, Stream};
-use crate::counted;
 use crate::screen::{self, say};
+use crate::{Failure, counted};
 
 /// The exit code of a job that timed out, as for timeout(1).
 const TIMED_OUT: u8 = 124;
@@ -34,8 +37,12 @@ pub(super) fn binding(job: &Job, rank: usize, record: &Record) -> String {
 }
 
 /// Prints what a run would start.
-pub(super) fn dry_run(job: &Job) -> io::Result<()> {
-    let told = planned(job);
+pub(super) fn dry_run(job: &Job) -> Result<(), Failure> {
+    let told = planned(job).map_err(|why| Failure::Misuse(anyhow!(why)))?;
+    Ok(print_plan(job, &told)?)
+}
+
+fn print_plan(job: &Job, told: &[Value]) -> io::Result<()> {
     if job.json {
         return crate::print_json(&json!({ "job": job.name, "ranks": job.size, "hosts": told }));
     }
@@ -43,7 +50,7 @@ pub(super) fn dry_run(job: &Job) -> io::Result<()> {
     let (ranks, hosts) = (counted(job.size, "rank"), counted(job.hosts.len(), "host"));
     say!(out, "{}: {ranks} on {hosts}, in {}", job.name, job.workdir)?;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    for host in &told {
+    for host in told {
         say!(out, "{}: {}", text(&host["host"]), text(&host["command"]))?;
         let lines = |environment: &Value| -> Vec<String> {
             let pairs = environment.as_object().into_iter().flatten();
@@ -63,7 +70,7 @@ pub(super) fn dry_run(job: &Job) -> io::Result<()> {
     writeln!(out, "{bound}")
 }
 
-fn planned(job: &Job) -> Vec<Value> {
+fn planned(job: &Job) -> Result<Vec<Value>, String> {
     let secret = "...".to_owned();
     let ports = ["(a free port)".to_owned(), "(another)".to_owned()];
     let afresh = Afresh { secret, ports, restarts: 0 };
@@ -75,18 +82,26 @@ fn planned(job: &Job) -> Vec<Value> {
             .into()
     };
     let host = |(index, placed): (usize, &super::hosts::Placed)| {
-        let start = environment::start(job, index, &afresh);
+        let mut start = environment::start(job, index, &afresh);
+        if placed.is_here {
+            gpus::assign(&mut start)?;
+        } else {
+            gpus::assign_elsewhere(&mut start);
+        }
+        if job.gpus.as_ref().is_some_and(|gpus| gpus.mps) {
+            start.environment.push((mps::PIPES.to_owned(), "(a new folder)".to_owned()));
+        }
         let ranks = start.ranks.into_iter();
         let ranks: Vec<Value> = ranks
             .map(|one| json!({ "rank": one.rank, "environment": pairs(one.environment), "program": job.program }))
             .collect();
-        json!({
+        Ok(json!({
             "host": placed.host,
             "is_this_host": placed.is_here,
             "command": helper_command(job, index).join(" "),
             "environment": pairs(start.environment),
             "ranks": ranks,
-        })
+        }))
     };
     job.hosts.iter().enumerate().map(host).collect()
 }

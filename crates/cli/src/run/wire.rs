@@ -1,10 +1,13 @@
 //! The protocol between `weft run` and its helpers (`weft run --as-host`): lines of JSON, orders on the helper's standard input,
 //! events on its standard output. When its standard input closes, the helper stops its ranks.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 use weftlink_comm::Blame;
 
 use super::args::Bind;
+use super::gpus::Gpus;
 
 /// To the helper.
 #[derive(Debug, Serialize, Deserialize)]
@@ -30,6 +33,7 @@ pub(super) struct Start {
     pub(super) unset: Vec<String>,
     pub(super) ranks: Vec<RankStart>,
     pub(super) bind: Bind,
+    pub(super) gpus: Option<Gpus>,
     /// Whether to forward output in whole lines or as it arrives.
     pub(super) by_lines: bool,
     pub(super) grace_ms: u64,
@@ -51,6 +55,8 @@ pub(super) enum Event {
     Ready { version: String, ports: [u16; 2] },
     /// A message for the user.
     Note(String),
+    /// The helper started an MPS daemon whose files are in this folder; it removes the folder when it has stopped the daemon.
+    Mps(PathBuf),
     /// A rank was started.
     Started { rank: usize, pid: u32, binding: Option<Binding> },
     /// Output of a rank. `cut`: the line continues in the next piece.

@@ -75,7 +75,7 @@ WEFT_COLD void report(Position at, u32 place, u32 kind, u32 poll, u32 rank, u32 
     publish_host(&to->kind, kind);
 }
 
-constexpr u64 FAILED_HERE = 1, FAILED_AT = 2; // A failure word that is not 0: here, or at the rank that is added.
+constexpr u64 FAILED_HERE = 1, FAILED_AT = WEFT_FAILED_AT; // A failure word that is not 0: here, or at the rank that is added.
 
 // Ends the call of this block, and later ones of all ranks. The first block that fails says why.
 WEFT_COLD void fail(Position at, u32 kind, u32 poll, u32 rank, u32 other) {

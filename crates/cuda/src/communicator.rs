@@ -4,32 +4,40 @@
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use weftlink_bootstrap::Bootstrap;
-use weftlink_plan::{Aliasing, Collective, DataType, Reduction, Shape, Verified};
+use weftlink_plan::{DataType, Reduction, Shape, Verified};
 
 use crate::Error;
+use crate::call::Key;
 use crate::driver::{
-    Allocation, Context, Device, DeviceAddress, DeviceBuffer, DeviceMemory, HandleKind, Launch, Mapping,
-    Parameters, PinnedMemory, Stream,
+    Context, Device, DeviceAddress, DeviceBuffer, DeviceMemory, Event, Launch, Parameters, RelaxedCapture,
+    Stream,
 };
 use crate::kernels::{Kernel, Kernels, THREADS_MAX};
-use crate::program::{Arenas, Compiler, Program, Spread};
+use crate::program::{Compiler, Program, Spread};
 use crate::records::{self, CALL_BYTES};
+use crate::reports::{REPORTS_MAX, Reports, describe};
+use crate::sharing::{Shared, exchange, process_token, share};
 use crate::source::Specialisation;
 
 /// The most blocks of one lane.
 const SLICES_MAX: u32 = 132;
 /// What the ranks of a GPU read and write between two synchronisations: more, and they drift apart in address space.
 const TILE_BYTES: usize = 128 << 20;
-const REPORTS_MAX: usize = 1024;
+/// How long a call waits for another rank, unless the program says otherwise: as long as calls on CPUs.
+const CALL_TIMEOUT: Duration = Duration::from_mins(5);
+/// Programs of a plan that are kept for later calls.
+const PROGRAMS_MAX: usize = 1024;
 
 /// A communicator of ranks on GPUs.
 #[derive(Debug)]
 pub struct Communicator {
+    /// A number of its own in this process.
+    number: usize,
     group: Bootstrap,
     context: Context,
     stream: Stream,
@@ -38,31 +46,35 @@ pub struct Communicator {
     share: usize,
     is_one_gpu: bool,
     in_process: Vec<bool>,
+    timeout: Duration,
+    call_timeout: Duration,
+    /// The stream of the last call, and an event for calls on other streams to wait for.
+    last: Option<Stream>,
+    event: Event,
+    /// Kept if the driver cannot say that no kernel uses it.
+    resources: ManuallyDrop<Resources>,
+}
+
+/// What kernels use.
+#[derive(Debug)]
+struct Resources {
     kernels: Kernels,
     plans: Vec<Loaded>,
-    host: HostMemory,
-    timeout: Duration,
+    reports: Reports,
 }
 
 /// A loaded plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PlanId(usize);
+pub struct PlanId {
+    communicator: usize,
+    number: usize,
+}
 
 #[derive(Debug)]
 struct Loaded {
     compiler: Compiler,
-    arenas: Arenas,
+    shared: Shared,
     programs: HashMap<Key, Prepared>,
-    _memory: Vec<Mapping>,
-}
-
-/// The arguments of a call, except its buffers.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Key {
-    count: usize,
-    data_type: DataType,
-    reduction: Reduction,
-    aliasing: Aliasing,
 }
 
 /// A program that is ready to be launched.
@@ -75,40 +87,10 @@ struct Prepared {
     in_memory: Option<DeviceMemory>,
 }
 
-/// Host memory of this rank that its kernels read and write: the abort word and the reports.
-#[derive(Debug)]
-struct HostMemory {
-    memory: PinnedMemory,
-}
-
-impl HostMemory {
-    fn new(context: &Context) -> Result<HostMemory, Error> {
-        let memory = PinnedMemory::new(context, 64 + REPORTS_MAX * size_of::<records::Report>())?;
-        // SAFETY: the memory has this many bytes and no kernel uses it yet.
-        unsafe { memory.host().write_bytes(0, memory.bytes()) };
-        Ok(HostMemory { memory })
-    }
-
-    fn abort_word(&self) -> &AtomicU32 {
-        // SAFETY: the memory begins with the word, is aligned to a page, and lives as long as `self`.
-        unsafe { AtomicU32::from_ptr(self.memory.host().cast()) }
-    }
-
-    /// A report, if there is one.
-    fn report(&self, at: usize) -> Option<records::Report> {
-        let first: *mut records::Report = self.memory.host().wrapping_add(64).cast();
-        // SAFETY: the reports follow the abort word. Kernels write the kind last, and the rest before it.
-        unsafe {
-            let report = first.add(at);
-            let kind = AtomicU32::from_ptr((&raw mut (*report).kind).cast()).load(Ordering::Acquire);
-            (kind != 0).then(|| records::Report { kind, ..report.read_volatile() })
-        }
-    }
-}
-
 impl Communicator {
-    /// Joins the ranks of a group on a GPU. All ranks call it.
+    /// Joins the ranks of a group on a GPU. All ranks call it. The timeout is for joining and loading.
     pub fn new(mut group: Bootstrap, device: &Device, timeout: Duration) -> Result<Communicator, Error> {
+        static COMMUNICATORS: AtomicUsize = AtomicUsize::new(0);
         let context = Context::primary(device)?;
         let stream = Stream::new(&context)?;
         let mut identity = process_token().to_le_bytes().to_vec();
@@ -125,19 +107,28 @@ impl Communicator {
             blocks / ranks_on(rank)
         };
         let share = all.iter().map(share).min().unwrap_or(0).max(1);
-        let host = HostMemory::new(&context)?;
+        for peer in device.driver().devices()? {
+            let is_of_a_rank = std::iter::zip(&all, &in_process)
+                .any(|(rank, &in_process)| in_process && rank[8..24] == peer.uuid);
+            if is_of_a_rank && peer.uuid != device.uuid && device.link_to(&peer)?.is_some() {
+                context.enable_peer_access(&Context::primary(&peer)?)?;
+            }
+        }
+        let (kernels, reports) = (Kernels::new(&context), Reports::new(&context)?);
         Ok(Communicator {
+            number: COMMUNICATORS.fetch_add(1, Ordering::Relaxed),
             is_one_gpu: ranks_on_gpu == all.len(),
             group,
-            kernels: Kernels::new(&context),
+            event: Event::new(&context)?,
+            last: None,
             context,
             stream,
             ranks_on_gpu,
             share,
             in_process,
-            plans: Vec::new(),
-            host,
             timeout,
+            call_timeout: CALL_TIMEOUT,
+            resources: ManuallyDrop::new(Resources { kernels, plans: Vec::new(), reports }),
         })
     }
 
@@ -151,68 +142,42 @@ impl Communicator {
         &self.context
     }
 
+    /// Sets how long a call waits for another rank before it fails, 5 minutes by default.
+    pub fn set_call_timeout(&mut self, timeout: Duration) {
+        self.call_timeout = timeout;
+    }
+
     /// Loads a plan: its memory is allocated and shared. All ranks call it with the same plan.
     ///
     /// Plans that read or write buffers of other ranks need all ranks in one process.
     pub fn load(&mut self, plan: Verified) -> Result<PlanId, Error> {
+        let misuse = |plan: &Verified, why: String| {
+            Err(Error::Misuse { attempt: format!("load the plan {}", plan.name), why })
+        };
         if plan.needs_windows() && self.in_process.contains(&false) {
             let why = "it accesses buffers of ranks in other processes; choose a plan that sends messages";
-            return Err(Error::Misuse {
-                attempt: format!("load the plan {}", plan.name),
-                why: why.to_owned(),
-            });
+            return misuse(&plan, why.to_owned());
+        }
+        let digest = exchange(&mut self.group, "a plan", plan.hash().to_le_bytes().to_vec(), self.timeout)?;
+        if let Some(other) = digest.iter().position(|other| *other != digest[self.rank()]) {
+            let (own, rank) = (self.rank(), other);
+            return misuse(&plan, format!("rank {rank} loads another plan than rank {own}"));
         }
         let compiler = Compiler::new(plan, self.rank() as u32, SLICES_MAX);
-        let device = self.context.device().clone();
-        let granularity = device.granularity(HandleKind::PosixDescriptor)?.recommended;
-        let bytes = (compiler.arena.bytes as usize).next_multiple_of(granularity);
-        let own = Allocation::create(&device, bytes, HandleKind::PosixDescriptor)?;
-        let mapping = Mapping::new(&self.context, &[&own], &[&device])?;
-        mapping.fill(&self.stream, 0, bytes, 0)?;
-        self.stream.synchronize()?;
-        let addresses =
-            exchange(&mut self.group, "arenas", mapping.address().to_le_bytes().to_vec(), self.timeout)?;
-        let descriptor = own.export_descriptor()?;
-        let passed = self
-            .group
-            .pass_descriptors("arenas", std::os::fd::AsFd::as_fd(&descriptor), self.timeout)
-            .map_err(|why| Error::Group { why: why.to_string() })?;
-        let mut memory = vec![];
-        let mut arenas = Vec::new();
-        for (rank, (address, passed)) in std::iter::zip(&addresses, passed).enumerate() {
-            if rank == self.rank() {
-                arenas.push(mapping.address());
-            } else if self.in_process[rank] {
-                arenas.push(u64::from_le_bytes(address[..8].try_into().unwrap_or_default()));
-            } else {
-                let descriptor =
-                    passed.ok_or_else(|| Error::Group { why: format!("rank {rank} passed no memory") })?;
-                let peer = Allocation::import_descriptor(
-                    self.context.driver(),
-                    std::os::fd::AsFd::as_fd(&descriptor),
-                    bytes,
-                )?;
-                let mapped = Mapping::new(&self.context, &[&peer], &[&device])?;
-                arenas.push(mapped.address());
-                memory.push(mapped);
-            }
-        }
-        memory.push(mapping);
-        exchange(&mut self.group, "arenas are mapped", Vec::new(), self.timeout)?;
-        self.plans.push(Loaded {
-            compiler,
-            arenas: Arenas(arenas),
-            programs: HashMap::new(),
-            _memory: memory,
-        });
-        Ok(PlanId(self.plans.len() - 1))
+        let bytes = compiler.arena.bytes;
+        let shared =
+            share(&mut self.group, &self.context, &self.stream, &self.in_process, bytes, self.timeout)?;
+        let plans = &mut self.resources.plans;
+        plans.push(Loaded { compiler, shared, programs: HashMap::new() });
+        Ok(PlanId { communicator: self.number, number: plans.len() - 1 })
     }
 
-    /// Enqueues a call of a loaded plan on a stream.
+    /// Enqueues a call of a loaded plan on a stream. All ranks make the same calls in the same order. Calls run one after the other, also
+    /// on different streams; only a call that is captured in a graph is not ordered with one that is not.
     ///
     /// # Safety
     /// The buffers are device memory of this rank's blocks, valid until the call has ended on the stream, for the other ranks too, whose
-    /// kernels access them.
+    /// kernels access them. After a failure, they stay valid until every rank has seen it.
     pub unsafe fn run(
         &mut self,
         plan: PlanId,
@@ -226,17 +191,17 @@ impl Communicator {
         if let Some(why) = self.failure() {
             return Err(Error::Failed { why });
         }
-        let loaded = &self.plans[plan.0];
-        let prepared = &loaded.programs[&key];
-        let reports = self.host.memory.device() + 64;
+        self.order(stream)?;
+        let prepared = &self.resources.plans[plan.number].programs[&key];
+        let [abort, reports] = self.resources.reports.addresses();
         let header = records::CallHeader {
-            signature: signature(&key, prepared.program.header.tiles, prepared.spread),
+            signature: key.signature(prepared.program.header.tiles, prepared.spread),
             input,
             output,
             program: prepared.in_memory.as_ref().map_or(0, DeviceBuffer::address),
-            abort: self.host.memory.device(),
+            abort,
             reports,
-            timeout_ns: self.timeout.as_nanos() as u64,
+            timeout_ns: self.call_timeout.as_nanos() as u64,
             ..prepared.program.header
         };
         let mut call = [0_u8; CALL_BYTES];
@@ -262,65 +227,58 @@ impl Communicator {
         unsafe { prepared.kernel.function.launch(stream, launch, Parameters::Buffer(&call)) }
     }
 
+    /// Makes a call wait for the last one, if that is on another stream.
+    fn order(&mut self, stream: &Stream) -> Result<(), Error> {
+        if let Some(last) = &self.last {
+            if last.raw() == stream.raw() {
+                return Ok(());
+            }
+            // An event must not lead into a graph, or out of one.
+            if last.capture()? == stream.capture()? {
+                self.event.record(last)?;
+                stream.wait_for(&self.event)?;
+            }
+        }
+        self.last = Some(stream.clone());
+        Ok(())
+    }
+
     /// Compiles what a call needs, so that the call itself only launches.
     pub fn prepare_call(
         &mut self,
         plan: PlanId,
-        [input, output]: [DeviceAddress; 2],
+        buffers: [DeviceAddress; 2],
         count: usize,
         data_type: DataType,
         reduction: Reduction,
     ) -> Result<Key, Error> {
-        let aliasing = if input == output { Aliasing::InPlace } else { Aliasing::OutOfPlace };
-        let key = Key { count, data_type, reduction, aliasing };
-        let of = |loaded: &Loaded| loaded.compiler.plan().name.clone();
-        let name = self.plans.get(plan.0).map(of).unwrap_or_default();
-        if let Some(why) = self.misuse(plan, [input, output], &key) {
-            return Err(Error::Misuse { attempt: format!("run the plan {name:?}"), why });
-        }
-        if !self.plans[plan.0].programs.contains_key(&key) {
+        let rank = self.rank() as u32;
+        let loaded = match self.resources.plans.get(plan.number) {
+            Some(loaded) if plan.communicator == self.number => loaded,
+            _ => {
+                let why = "it was loaded into another communicator".to_owned();
+                return Err(Error::Misuse { attempt: "run a plan".to_owned(), why });
+            }
+        };
+        let checked = loaded.compiler.plan();
+        let key = Key::new(checked, rank, buffers, count, data_type, reduction)
+            .map_err(|why| Error::Misuse { attempt: format!("run the plan {:?}", checked.name), why })?;
+        if !loaded.programs.contains_key(&key) {
             let prepared = self.prepare(plan, &key)?;
-            self.plans[plan.0].programs.insert(key.clone(), prepared);
+            let programs = &mut self.resources.plans[plan.number].programs;
+            if programs.len() >= PROGRAMS_MAX {
+                // Calls in flight and graphs may use programs in device memory.
+                programs.retain(|_, prepared| prepared.in_memory.is_some());
+            }
+            programs.insert(key.clone(), prepared);
         }
         Ok(key)
     }
 
-    /// Why a call is refused, if it is.
-    fn misuse(&self, plan: PlanId, buffers: [DeviceAddress; 2], key: &Key) -> Option<String> {
-        let Some(loaded) = self.plans.get(plan.0) else {
-            return Some("it was loaded into another communicator".to_owned());
-        };
-        let Key { count, data_type, reduction, aliasing } = key;
-        let (plan, size) = (loaded.compiler.plan(), data_type.bytes());
-        if !plan.aliasing.contains(aliasing) {
-            return Some(format!("it is not proved for calls {}", aliasing_name(*aliasing)));
-        }
-        if count.checked_mul(size).is_none() {
-            return Some(format!("{count} elements of {size} bytes are more than there is memory"));
-        }
-        if let Some(address) = buffers.iter().find(|address| !address.is_multiple_of(size as u64)) {
-            return Some(format!("the buffer at {address:#x} is not aligned to elements of {size} bytes"));
-        }
-        let is_scan = matches!(plan.collective, Collective::Scan | Collective::ExclusiveScan);
-        let finishes = matches!(
-            reduction,
-            Reduction::Average | Reduction::LogicalAnd | Reduction::LogicalOr | Reduction::LogicalXor
-        );
-        if plan.collective.reduces() {
-            if matches!(reduction, Reduction::PremultipliedSum | Reduction::UserDefined { .. })
-                || is_scan && finishes
-            {
-                return Some(format!("{reduction:?} is not supported on GPUs yet"));
-            }
-            if !reduction.is_for(data_type.kind()) {
-                return Some(format!("{reduction:?} is not defined for {}", data_type.name()));
-            }
-        }
-        None
-    }
-
     fn prepare(&mut self, plan: PlanId, key: &Key) -> Result<Prepared, Error> {
-        let loaded = &self.plans[plan.0];
+        // Memory may be allocated while another thread captures a graph.
+        let _relaxed = RelaxedCapture::begin(self.context.driver())?;
+        let loaded = &self.resources.plans[plan.number];
         let compiler = &loaded.compiler;
         let spread = self.spread(compiler, key);
         let shape = Shape {
@@ -329,9 +287,8 @@ impl Communicator {
             count: key.count,
             uneven: None,
         };
-        let program = compiler.compile(&shape, spread, &loaded.arenas).map_err(|why| Error::Misuse {
-            attempt: format!("run {}", compiler.plan().name),
-            why: why.to_string(),
+        let program = compiler.compile(&shape, spread, &loaded.shared.arenas).map_err(|why| {
+            Error::Misuse { attempt: format!("run {}", compiler.plan().name), why: why.to_string() }
         })?;
         let specialisation = Specialisation {
             data_type: key.data_type,
@@ -340,7 +297,8 @@ impl Communicator {
             is_in_shared: program.is_in_shared,
             is_one_gpu: self.is_one_gpu,
         };
-        let kernel = self.kernels.get(&specialisation)?.clone();
+        let name = compiler.plan().name.clone();
+        let kernel = self.resources.kernels.get(&specialisation)?.clone();
         let blocks = (program.header.lanes * program.header.slices) as usize;
         let per_multiprocessor = kernel.function.blocks_per_multiprocessor(spread.threads, 0)?;
         let most = per_multiprocessor * self.context.device().multiprocessors / self.ranks_on_gpu;
@@ -349,7 +307,7 @@ impl Communicator {
                 "it needs {blocks} blocks on each rank, and the GPU runs {most} at once for each of its {} ranks. Use a plan with fewer lanes",
                 self.ranks_on_gpu
             );
-            return Err(Error::Misuse { attempt: format!("run {}", compiler.plan().name), why });
+            return Err(Error::Misuse { attempt: format!("run {name}"), why });
         }
         let in_memory = if !program.is_in_parameters {
             let memory = DeviceMemory::new(&self.context, program.bytes.len())?;
@@ -381,102 +339,51 @@ impl Communicator {
 
     /// Why a call of this rank failed, if one has.
     pub fn failure(&self) -> Option<String> {
-        if self.host.abort_word().load(Ordering::Acquire) != 0 {
+        let reports = &self.resources.reports;
+        if reports.abort_word().load(Ordering::Acquire) != 0 {
             return Some(format!("rank {} aborted its calls", self.rank()));
         }
-        self.host.report(0).map(|report| self.describe(&report))
+        reports.failure().map(|report| describe(self.rank(), &report))
     }
 
     /// What the blocks of this rank that have waited for long wait for.
     pub fn waits(&self) -> Vec<String> {
-        (1..REPORTS_MAX).filter_map(|at| self.host.report(at)).map(|report| self.describe(&report)).collect()
+        self.resources.reports.waits().map(|report| describe(self.rank(), &report)).collect()
     }
 
-    fn describe(&self, report: &records::Report) -> String {
-        let records::Report { kind, lane, slice, step, rank, poll, tile, .. } = *report;
-        let what = match poll as u8 {
-            records::ENTERED => "to enter the call",
-            records::REACHED => "to signal",
-            records::ARRIVED => "to send a message",
-            _ => "to release a message",
-        };
+    /// Ends the calls of all ranks that wait. Later ones are refused.
+    pub fn abort(&self) -> Result<(), Error> {
+        self.resources.reports.abort_word().store(1, Ordering::Release);
         let own = self.rank();
-        let place = format!("step {step} of lane {lane}, slice {slice}, tile {tile}");
-        match kind {
-            records::WAITING => format!("rank {own} waits for rank {rank} {what}, in {place}"),
-            records::TIMED_OUT => format!(
-                "timed out after {:?}: rank {own} waited for rank {rank} {what}, in {place}",
-                self.timeout
-            ),
-            records::PEER_FAILED => format!("a call of rank {rank} failed, which says why"),
-            records::MISMATCH => format!(
-                "rank {rank} is in another call than rank {own}: counts, types or operations differ, in {place}"
-            ),
-            records::ABORTED => {
-                format!("rank {own} was aborted while it waited for rank {rank} {what}, in {place}")
+        for Loaded { compiler, shared, .. } in &self.resources.plans {
+            for (rank, arena) in shared.arenas.0.iter().enumerate().filter(|(rank, _)| *rank != own) {
+                let word = arena + compiler.arena.state;
+                // SAFETY: the arena of every rank is mapped as long as the plan is loaded.
+                unsafe { self.stream.fill_words(word, records::FAILED_AT + own as u32, 1) }
+                    .inspect_err(|why| tracing::warn!(target: "weft::fault", "rank {rank} is not told of the abort: {why}"))?;
             }
-            kind => format!("rank {own} reports a failure of unknown kind {kind}, in {place}"),
         }
-    }
-
-    /// Ends the calls of this rank that wait, and with them those of the others; later ones are refused. Other ranks whose calls wait for
-    /// one that this rank has not made end it when their timeout passes.
-    pub fn abort(&self) {
-        self.host.abort_word().store(1, Ordering::Release);
+        Ok(())
     }
 }
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        // Kernels of this rank, and of the others in this process, may still use its memory. If that fails, the context is lost.
-        if let Err(why) = self.context.synchronize() {
-            tracing::warn!(target: "weft::plan", rank = self.group.rank(), "cannot wait for the end of calls: {why}");
+        // Kernels of this rank may still run, and those of others access its memory.
+        match self.context.synchronize() {
+            // SAFETY: it is dropped once.
+            Ok(()) => unsafe { ManuallyDrop::drop(&mut self.resources) },
+            // The context is lost, or a stream is being captured.
+            Err(why) => tracing::warn!(
+                target: "weft::plan",
+                rank = self.group.rank(),
+                "cannot wait for the end of calls, so their memory is not freed: {why}"
+            ),
         }
     }
-}
-
-fn exchange(
-    group: &mut Bootstrap,
-    what: &'static str,
-    bytes: Vec<u8>,
-    timeout: Duration,
-) -> Result<Vec<Vec<u8>>, Error> {
-    group.exchange(what, bytes, timeout).map_err(|why| Error::Group { why: why.to_string() })
-}
-
-/// A number that no other process has.
-fn process_token() -> u64 {
-    static TOKEN: OnceLock<u64> = OnceLock::new();
-    *TOKEN.get_or_init(|| {
-        use std::hash::{BuildHasher, Hasher};
-        let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
-        hasher.write_u32(std::process::id());
-        hasher.finish()
-    })
 }
 
 /// The multiprocessors of a rank's GPU.
 fn multiprocessors_of(identity: &[u8]) -> usize {
     identity[24..28].try_into().map(u32::from_le_bytes).unwrap_or_default() as usize
-}
-
-fn aliasing_name(aliasing: Aliasing) -> &'static str {
-    match aliasing {
-        Aliasing::InPlace => "in place",
-        Aliasing::OutOfPlace => "out of place",
-    }
-}
-
-/// A number of 32 bits that differs, most likely, from that of another call.
-fn signature(key: &Key, tiles: u64, spread: Spread) -> u32 {
-    use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
-    let build = BuildHasherDefault::<std::hash::DefaultHasher>::default();
-    let mut hasher = build.build_hasher();
-    hasher.write_usize(key.count);
-    hasher.write_u64(tiles);
-    hasher.write_u32(spread.slices);
-    hasher.write_u32(spread.threads);
-    hasher.write_u8(key.data_type as u8);
-    hasher.write(format!("{:?}", key.reduction).as_bytes());
-    hasher.finish() as u32
 }

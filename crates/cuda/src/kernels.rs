@@ -1,4 +1,4 @@
-//! Kernels by what they are specialised for: compiled by NVRTC or read from the cache, loaded once in a process and context.
+//! Kernels by what they are specialised for: compiled by NVRTC or read from the cache, loaded once in a communicator.
 
 use std::collections::HashMap;
 use std::sync::Arc;

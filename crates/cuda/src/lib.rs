@@ -4,6 +4,7 @@
 
 mod arena;
 pub mod cache;
+mod call;
 mod communicator;
 mod contributions;
 pub mod driver;
@@ -14,6 +15,8 @@ mod kernels;
 pub mod nvrtc;
 mod program;
 mod records;
+mod reports;
+mod sharing;
 mod source;
 mod versions;
 

@@ -36,6 +36,9 @@ pub(crate) const MISMATCH: u32 = 3;
 pub(crate) const ABORTED: u32 = 4;
 pub(crate) const PEER_FAILED: u32 = 5;
 
+/// A failure word has this and the rank whose call failed.
+pub(crate) const FAILED_AT: u32 = 2;
+
 pub(crate) const MOVES: u8 = 1;
 pub(crate) const PACKETS: u8 = 2;
 pub(crate) const MESSAGES: u8 = 4;
@@ -45,7 +48,7 @@ pub(crate) const RELAXED: u8 = 16;
 /// The constants of both languages, as the macros that `device/program.h` expects.
 pub(crate) fn macros() -> String {
     format!(
-        "#define WEFT_RANKS_MAX {RANKS_MAX}\n#define WEFT_OPERANDS_MAX {OPERANDS_MAX}\n#define WEFT_ENTRY_WORDS {ENTRY_WORDS}\n#define WEFT_SHARED_BYTES {SHARED_BYTES}\n"
+        "#define WEFT_RANKS_MAX {RANKS_MAX}\n#define WEFT_OPERANDS_MAX {OPERANDS_MAX}\n#define WEFT_ENTRY_WORDS {ENTRY_WORDS}\n#define WEFT_SHARED_BYTES {SHARED_BYTES}\n#define WEFT_FAILED_AT {FAILED_AT}\n"
     )
 }
 

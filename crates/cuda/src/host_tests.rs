@@ -447,6 +447,7 @@ collectives! {
     exclusive_scan: "exclusive-scan";
     send_receive: "send-receive";
     neighbours: "neighbours";
+    barrier: "barrier";
 }
 
 /// Steps without packets, too, in plans that have packets.
@@ -484,7 +485,7 @@ fn the_device_code_has_no_data_race() {
         .output()
         .unwrap();
     let [text, reports] = [done.stdout, done.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-    assert!(done.status.success() && text.contains("neighbours: "), "{text}\n{reports}");
+    assert!(done.status.success() && text.contains("barrier: "), "{text}\n{reports}");
     let races: Vec<_> = reports
         .split("==================\n")
         .filter(|report| report.contains("WARNING: ThreadSanitizer") && report.contains("weft_host_enter"))

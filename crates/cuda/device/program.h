@@ -89,13 +89,15 @@ struct CallHeader {
     u64 input, output; // This rank's buffers.
     u64 program;       // In device memory, or 0 if it follows the views.
     u64 control, control_stride; // Words that peers write, by slice.
-    u64 state;   // Words that this rank keeps between calls: whether one has failed, then the tiles that each block has run.
+    u64 failure;   // Not 0 once a call of some rank has failed.
+    u64 tiles_run; // Of each block, in all calls.
     u64 abort;   // Host memory: not 0 once a rank has aborted.
     u64 reports; // Host memory: a `Report` of a failure, then one for each block.
     u64 timeout_ns;
     u64 trace;         // Memory for a record of steps, or 0.
     u32 unit_elements; // Consecutive elements of a slice.
     u32 program_bytes;
+    u64 reserved;
 };
 
 struct alignas(16) Call {

@@ -53,7 +53,7 @@ WEFT_DEVICE void run(const Call& call, Shared& shared) {
     block.tile = block.tiles = load_relaxed(block.tiles_run());
     copy_program(block);
     // A call that has failed ends later ones before they announce their buffers.
-    if (thread_index() == 0 && load_relaxed((const u64*)header.state) != 0) block.failed = true;
+    if (thread_index() == 0 && load_relaxed((const u64*)header.failure) != 0) block.failed = true;
     if (agree(block)) {
         if (thread_index() == 0) (void)has_failed(block.position(), ENTERED);
         return;

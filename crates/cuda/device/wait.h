@@ -28,7 +28,7 @@ struct Shared {
 
 // What a block reports of itself. Passed by value: a block whose address is taken would leave the registers.
 struct Position {
-    u64 reports, failures, abort, timeout_ns, trace;
+    u64 reports, failure, abort, timeout_ns, trace;
     u64 arenas, control; // The addresses of all arenas, and of this rank's.
     u32 signature, rank, ranks, lane, slice, ordinal;
     u64 tile; // Of the call.
@@ -46,7 +46,7 @@ struct Block {
     bool failed; // A wait of this thread has.
 
     WEFT_DEVICE const CallHeader& header() const { return call.header; }
-    WEFT_DEVICE u64* tiles_run() const { return (u64*)header().state + 4 + (slice * header().lanes + lane); }
+    WEFT_DEVICE u64* tiles_run() const { return (u64*)header().tiles_run + (slice * header().lanes + lane); }
     WEFT_DEVICE Position position() const;
 };
 
@@ -62,7 +62,7 @@ template <class T> WEFT_DEVICE const T& record(const Block& block, u32 offset) {
 WEFT_DEVICE Position Block::position() const {
     const CallHeader& h = header();
     const u64 arenas = (u64)&record<u64>(*this, 0);
-    return {h.reports, h.state, h.abort, h.timeout_ns, h.trace, arenas, h.control, h.signature, h.rank, h.ranks, lane, slice, ordinal, tile - tiles};
+    return {h.reports, h.failure, h.abort, h.timeout_ns, h.trace, arenas, h.control, h.signature, h.rank, h.ranks, lane, slice, ordinal, tile - tiles};
 }
 
 WEFT_COLD void report(Position at, u32 place, u32 kind, u32 poll, u32 rank, u32 other) {
@@ -79,16 +79,16 @@ constexpr u64 FAILED_HERE = 1, FAILED_AT = WEFT_FAILED_AT; // A failure word tha
 
 // Ends the call of this block, and later ones of all ranks. The first block that fails says why.
 WEFT_COLD void fail(Position at, u32 kind, u32 poll, u32 rank, u32 other) {
-    if (exchange((u64*)at.failures, FAILED_HERE) == FAILED_HERE) return;
+    if (exchange((u64*)at.failure, FAILED_HERE) == FAILED_HERE) return;
     report(at, 0, kind, poll, rank, other);
     for (u32 r = 0; r < at.ranks; r++)
-        if (r != at.rank) store_relaxed((u64*)(((const u64*)at.arenas)[r] + (at.failures - at.control)), FAILED_AT + at.rank);
+        if (r != at.rank) store_relaxed((u64*)(((const u64*)at.arenas)[r] + (at.failure - at.control)), FAILED_AT + at.rank);
 }
 
 // Whether a call of this rank or of another has failed.
 WEFT_COLD bool has_failed(Position at, u32 poll) {
-    const u64 word = load_relaxed((const u64*)at.failures);
-    if (word >= FAILED_AT && exchange((u64*)at.failures, FAILED_HERE) == word) report(at, 0, PEER_FAILED, poll, (u32)(word - FAILED_AT), 0);
+    const u64 word = load_relaxed((const u64*)at.failure);
+    if (word >= FAILED_AT && exchange((u64*)at.failure, FAILED_HERE) == word) report(at, 0, PEER_FAILED, poll, (u32)(word - FAILED_AT), 0);
     return word != 0;
 }
 

@@ -1,18 +1,19 @@
-//! The memory of a plan on a GPU: what peers write and read of it, and what a rank keeps between calls. Every rank has an arena with
-//! the same layout, so that an offset in one holds in all.
+//! The memory of a plan on a GPU. Every rank has an arena that its peers write and read, with the same layout, so that an offset in one
+//! holds in all; and private memory, which stays on the GPU where arenas are in host memory.
 //!
 //! A call cuts its elements into slices, each run by blocks of its own, so words and slots exist once for each slice:
 //!
 //! - *control*: words that peers write. Entries of ranks, counters by rank, and a word of each end of a FIFO: arrivals in the arena of
 //!   the receiver, credit in that of the sender.
-//! - *state*: whether a call has failed, which peers write too, and the tiles that each block of this rank has run.
+//! - *failure*: a word that is set when a call of some rank has failed.
 //! - *slots*: messages, in the arena of the receiver.
-//! - *scratch*: chunks of memory that the plan asks for.
+//! - *scratch*: chunks of memory that the plan asks for, private unless peers access them.
+//! - *tiles* (private): how many tiles each block has run.
 
 use std::collections::BTreeMap;
 
 use weftlink_plan::Plan;
-use weftlink_plan::plan::{Channel, Input, Lane, Output, Protocol, Step};
+use weftlink_plan::plan::{Buffer, Channel, Input, Lane, Output, Protocol, Remote, Step};
 
 use crate::records::{ENTRY_WORDS, HEAD_BYTES};
 
@@ -44,12 +45,15 @@ pub(crate) struct Arena {
     pub(crate) fifos: BTreeMap<FifoKey, Place>,
     /// Bytes from the start of a slice's words to the next.
     pub(crate) control_stride: u64,
-    pub(crate) state: u64,
+    pub(crate) failure: u64,
     pub(crate) scratch: u64,
     pub(crate) scratch_stride: u64,
+    pub(crate) scratch_is_private: bool,
     /// The most bytes of a chunk that one slice moves through a FIFO; nothing if there are none.
     pub(crate) slice_bytes_max: Option<u64>,
     pub(crate) bytes: u64,
+    /// Private memory. It begins with the tiles.
+    pub(crate) private_bytes: u64,
 }
 
 /// The place of a FIFO.
@@ -88,7 +92,7 @@ impl Arena {
         let slices_max = (slices_fit.min(u64::from(slices_wanted)) as u32).max(1);
         let control_stride = (u64::from(words) * WORD_BYTES).next_multiple_of(128);
         let lanes = plan.programs.iter().map(|program| program.lanes.len()).max().unwrap_or(0) as u64;
-        let state_bytes = (4 + lanes * u64::from(slices_max)) * WORD_BYTES;
+        let tiles_bytes = (lanes * u64::from(slices_max) * WORD_BYTES).next_multiple_of(PAGE);
         let mut next = 0;
         let mut take = |bytes: u64| {
             let at = next;
@@ -96,7 +100,7 @@ impl Arena {
             at
         };
         take(u64::from(slices_max) * control_stride);
-        let state = take(state_bytes);
+        let failure = take(WORD_BYTES);
         let fair = (SLOTS_BYTES / (slots_per_slice * u64::from(slices_max))).max(1);
         let fair = (1 << fair.ilog2()).clamp(SLOT_BYTES_MIN, SLOT_BYTES_MAX);
         let slots = take(0);
@@ -123,7 +127,10 @@ impl Arena {
         let scratch_stride = SCRATCH_BYTES
             .checked_div(u64::from(plan.chunks.scratch))
             .map_or(0, |bytes| (bytes / PAGE).max(1) * PAGE);
-        let scratch = take(u64::from(plan.chunks.scratch) * scratch_stride);
+        let scratch_bytes = u64::from(plan.chunks.scratch) * scratch_stride;
+        let scratch_is_private = !peers_access_scratch(plan);
+        let scratch = if scratch_is_private { tiles_bytes } else { take(scratch_bytes) };
+        let private_bytes = tiles_bytes + if scratch_is_private { scratch_bytes } else { 0 };
         let data = |place: &Place| (place.slot_bytes - HEAD_BYTES) / if place.is_packets { 2 } else { 1 };
         let slice_bytes_max = fifos.values().map(data).min();
         Arena {
@@ -132,11 +139,13 @@ impl Arena {
             counters,
             fifos,
             control_stride,
-            state,
+            failure,
             scratch,
             scratch_stride,
+            scratch_is_private,
             slice_bytes_max,
             bytes: next,
+            private_bytes,
         }
     }
 
@@ -169,6 +178,15 @@ pub(crate) fn slots_for(depth: u32) -> u32 {
 /// The steps of a lane in the order they run, with loops resolved.
 pub(crate) fn steps_of(lane: &Lane) -> impl Iterator<Item = Step<u32>> {
     lane.walk().filter_map(|visit| visit.step.at(&visit.iterations))
+}
+
+fn peers_access_scratch(plan: &Plan) -> bool {
+    let is_scratch = |remote: &Remote<u32>| remote.buffer == Buffer::Scratch;
+    let mut steps = plan.programs.iter().flat_map(|program| &program.lanes).flat_map(steps_of);
+    steps.any(|step| {
+        step.inputs.iter().any(|input| matches!(input, Input::Peer(remote) if is_scratch(remote)))
+            || step.outputs.iter().any(|output| matches!(output, Output::Peer(remote) if is_scratch(remote)))
+    })
 }
 
 /// Every FIFO that some step uses, with its channel.
@@ -216,15 +234,21 @@ mod tests {
     fn check(plan: &Plan, slices_wanted: u32) {
         let arena = Arena::new(plan, slices_wanted);
         let (name, slices) = (format!("{} on {} ranks", plan.name, plan.ranks), u64::from(arena.slices_max));
-        assert!(arena.bytes <= 16 << 20, "{name}: {} bytes", arena.bytes);
+        assert!(arena.bytes + arena.private_bytes <= 16 << 20, "{name}: {} bytes", arena.bytes);
         let lanes = plan.programs.iter().map(|program| program.lanes.len()).max().unwrap_or(0) as u64;
         for target in 0..plan.ranks {
             let into = arena.fifos.iter().filter(|(key, _)| key.1 == target);
             let mut taken: Vec<_> =
                 into.map(|(_, place)| (place.slots, place.slice_stride * slices)).collect();
             taken.push((0, slices * arena.control_stride));
-            taken.push((arena.state, (4 + lanes * slices) * WORD_BYTES));
-            taken.push((arena.scratch, u64::from(plan.chunks.scratch) * arena.scratch_stride));
+            taken.push((arena.failure, WORD_BYTES));
+            let scratch_bytes = u64::from(plan.chunks.scratch) * arena.scratch_stride;
+            if arena.scratch_is_private {
+                assert!(lanes * slices * WORD_BYTES <= arena.scratch, "{name}");
+                assert_eq!(arena.scratch + scratch_bytes, arena.private_bytes, "{name}");
+            } else {
+                taken.push((arena.scratch, scratch_bytes));
+            }
             taken.retain(|(_, bytes)| *bytes > 0);
             taken.sort_unstable();
             assert!(taken.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "{name}");

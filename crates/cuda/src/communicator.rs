@@ -21,7 +21,7 @@ use crate::kernels::{Kernel, Kernels, THREADS_MAX};
 use crate::program::{Compiler, Program, Spread};
 use crate::records::{self, CALL_BYTES};
 use crate::reports::{REPORTS_MAX, Reports, describe};
-use crate::sharing::{Shared, exchange, process_token, share};
+use crate::sharing::{Memory, Shared, Sharing, exchange, process_token};
 use crate::source::Specialisation;
 
 /// The most blocks of one lane.
@@ -30,6 +30,8 @@ const SLICES_MAX: u32 = 132;
 const TILE_BYTES: usize = 128 << 20;
 /// How long a call waits for another rank, unless the program says otherwise: as long as calls on CPUs.
 const CALL_TIMEOUT: Duration = Duration::from_mins(5);
+/// The most blocks of a rank where data moves through host memory.
+const HOST_BLOCKS_MAX: usize = 32;
 /// Programs of a plan that are kept for later calls.
 const PROGRAMS_MAX: usize = 1024;
 
@@ -46,6 +48,7 @@ pub struct Communicator {
     share: usize,
     is_one_gpu: bool,
     in_process: Vec<bool>,
+    memory: Memory,
     timeout: Duration,
     call_timeout: Duration,
     /// The stream of the last call, and an event for calls on other streams to wait for.
@@ -89,13 +92,26 @@ struct Prepared {
 
 impl Communicator {
     /// Joins the ranks of a group on a GPU. All ranks call it. The timeout is for joining and loading.
-    pub fn new(mut group: Bootstrap, device: &Device, timeout: Duration) -> Result<Communicator, Error> {
+    ///
+    /// Data moves through host memory where a GPU cannot access the memory of another.
+    pub fn new(group: Bootstrap, device: &Device, timeout: Duration) -> Result<Communicator, Error> {
+        Communicator::with_memory(group, device, Memory::Device, timeout)
+    }
+
+    /// The same, with the memory for what ranks send each other. Host memory is used if one rank asks for it.
+    pub fn with_memory(
+        mut group: Bootstrap,
+        device: &Device,
+        memory: Memory,
+        timeout: Duration,
+    ) -> Result<Communicator, Error> {
         static COMMUNICATORS: AtomicUsize = AtomicUsize::new(0);
         let context = Context::primary(device)?;
         let stream = Stream::new(&context)?;
         let mut identity = process_token().to_le_bytes().to_vec();
         identity.extend(device.uuid);
         identity.extend((device.multiprocessors as u32).to_le_bytes());
+        identity.push(u8::from(memory == Memory::Host));
         let all = exchange(&mut group, "GPUs", identity.clone(), timeout)?;
         let in_process: Vec<bool> = all.iter().map(|other| other[..8] == identity[..8]).collect();
         let ranks_on = |rank: &[u8]| all.iter().filter(|other| other[8..24] == rank[8..24]).count();
@@ -107,17 +123,27 @@ impl Communicator {
             blocks / ranks_on(rank)
         };
         let share = all.iter().map(share).min().unwrap_or(0).max(1);
+        let mut reaches_all = true;
         for peer in device.driver().devices()? {
-            let is_of_a_rank = std::iter::zip(&all, &in_process)
-                .any(|(rank, &in_process)| in_process && rank[8..24] == peer.uuid);
-            if is_of_a_rank && peer.uuid != device.uuid && device.link_to(&peer)?.is_some() {
-                context.enable_peer_access(&Context::primary(&peer)?)?;
+            let is_of_a_rank = all.iter().any(|rank| rank[8..24] == peer.uuid);
+            if is_of_a_rank && peer.uuid != device.uuid {
+                match device.link_to(&peer)? {
+                    Some(_) => context.enable_peer_access(&Context::primary(&peer)?)?,
+                    None => reaches_all = false,
+                }
             }
         }
+        let reaches = exchange(&mut group, "access to GPUs", vec![u8::from(reaches_all)], timeout)?;
+        let is_host =
+            all.iter().any(|rank| rank[28] != 0) || reaches.iter().any(|reaches| reaches[..] != [1]);
+        let memory = if is_host { Memory::Host } else { Memory::Device };
+        // More blocks do not make the link to the host faster, and thousands of polls make it slower.
+        let share = if is_host { share.min(HOST_BLOCKS_MAX) } else { share };
         let (kernels, reports) = (Kernels::new(&context), Reports::new(&context)?);
         Ok(Communicator {
             number: COMMUNICATORS.fetch_add(1, Ordering::Relaxed),
-            is_one_gpu: ranks_on_gpu == all.len(),
+            is_one_gpu: ranks_on_gpu == all.len() && !is_host,
+            memory,
             group,
             event: Event::new(&context)?,
             last: None,
@@ -142,6 +168,11 @@ impl Communicator {
         &self.context
     }
 
+    /// Whether plans may read and write the buffers of other ranks.
+    pub fn accesses_buffers(&self) -> bool {
+        self.memory == Memory::Device && !self.in_process.contains(&false)
+    }
+
     /// Sets how long a call waits for another rank before it fails, 5 minutes by default.
     pub fn set_call_timeout(&mut self, timeout: Duration) {
         self.call_timeout = timeout;
@@ -149,14 +180,17 @@ impl Communicator {
 
     /// Loads a plan: its memory is allocated and shared. All ranks call it with the same plan.
     ///
-    /// Plans that read or write buffers of other ranks need all ranks in one process.
+    /// Plans that read or write buffers of other ranks need all ranks in one process, on GPUs that can access each other.
     pub fn load(&mut self, plan: Verified) -> Result<PlanId, Error> {
         let misuse = |plan: &Verified, why: String| {
             Err(Error::Misuse { attempt: format!("load the plan {}", plan.name), why })
         };
-        if plan.needs_windows() && self.in_process.contains(&false) {
-            let why = "it accesses buffers of ranks in other processes; choose a plan that sends messages";
-            return misuse(&plan, why.to_owned());
+        if plan.needs_windows() && !self.accesses_buffers() {
+            let where_they_are =
+                if self.memory == Memory::Host { "on other GPUs" } else { "in other processes" };
+            let why =
+                format!("it accesses buffers of ranks {where_they_are}; choose a plan that sends messages");
+            return misuse(&plan, why);
         }
         let digest = exchange(&mut self.group, "a plan", plan.hash().to_le_bytes().to_vec(), self.timeout)?;
         if let Some(other) = digest.iter().position(|other| *other != digest[self.rank()]) {
@@ -164,9 +198,17 @@ impl Communicator {
             return misuse(&plan, format!("rank {rank} loads another plan than rank {own}"));
         }
         let compiler = Compiler::new(plan, self.rank() as u32, SLICES_MAX);
-        let bytes = compiler.arena.bytes;
-        let shared =
-            share(&mut self.group, &self.context, &self.stream, &self.in_process, bytes, self.timeout)?;
+        let sharing = Sharing {
+            context: &self.context,
+            stream: &self.stream,
+            in_process: &self.in_process,
+            timeout: self.timeout,
+        };
+        let bytes = [compiler.arena.bytes, compiler.arena.private_bytes].map(|bytes| bytes as usize);
+        let shared = match self.memory {
+            Memory::Device => sharing.device(&mut self.group, bytes)?,
+            Memory::Host => sharing.host(&mut self.group, bytes)?,
+        };
         let plans = &mut self.resources.plans;
         plans.push(Loaded { compiler, shared, programs: HashMap::new() });
         Ok(PlanId { communicator: self.number, number: plans.len() - 1 })
@@ -356,8 +398,8 @@ impl Communicator {
         self.resources.reports.abort_word().store(1, Ordering::Release);
         let own = self.rank();
         for Loaded { compiler, shared, .. } in &self.resources.plans {
-            for (rank, arena) in shared.arenas.0.iter().enumerate().filter(|(rank, _)| *rank != own) {
-                let word = arena + compiler.arena.state;
+            for (rank, arena) in shared.arenas.of_ranks.iter().enumerate().filter(|(rank, _)| *rank != own) {
+                let word = arena + compiler.arena.failure;
                 // SAFETY: the arena of every rank is mapped as long as the plan is loaded.
                 unsafe { self.stream.fill_words(word, records::FAILED_AT + own as u32, 1) }
                     .inspect_err(|why| tracing::warn!(target: "weft::fault", "rank {rank} is not told of the abort: {why}"))?;

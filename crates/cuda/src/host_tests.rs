@@ -191,7 +191,10 @@ impl Ranks {
     fn new(plan: &Verified, build: Build) -> Ranks {
         let compilers: Vec<_> =
             (0..plan.ranks).map(|rank| Compiler::new(plan.clone(), rank, SLICES_MAX)).collect();
-        let memory = compilers.iter().map(|compiler| vec![0; compiler.arena.bytes as usize / 16]).collect();
+        let memory = compilers
+            .iter()
+            .map(|compiler| vec![0; (compiler.arena.bytes + compiler.arena.private_bytes) as usize / 16])
+            .collect();
         Ranks { plan: plan.clone(), compilers, memory, calls: 0, build }
     }
 
@@ -210,10 +213,11 @@ impl Ranks {
             .unwrap_or(0);
         let chunk_bytes = (longest * size / 5).max(64);
         let spread = Spread { slices, threads, chunk_bytes };
-        let arenas = Arenas(self.memory.iter().map(|memory| memory.as_ptr().addr() as u64).collect());
+        let arenas = arenas_in(&self.compilers, &self.memory);
         let shapes: Vec<_> = (0..case.ranks).map(|rank| shape(case, rank, longest)).collect();
         let compiled: Result<Vec<Program>, _> = std::iter::zip(&self.compilers, &shapes)
-            .map(|(compiler, shape)| compiler.compile(shape, spread, &arenas))
+            .zip(&arenas)
+            .map(|((compiler, shape), arenas)| compiler.compile(shape, spread, arenas))
             .collect();
         let programs = match compiled {
             // A plan that reads peers' buffers needs lengths that only the peers know.
@@ -307,6 +311,16 @@ impl Ranks {
             replay(&self.plan, shape, &order).unwrap_or_else(|why| panic!("{case}, slice {slice}: {why}"));
         }
     }
+}
+
+/// The addresses that each rank uses: its private memory follows its arena.
+fn arenas_in(compilers: &[Compiler], memory: &[Vec<u128>]) -> Vec<Arenas> {
+    let of_ranks: Vec<u64> = memory.iter().map(|memory| memory.as_ptr().addr() as u64).collect();
+    let of = |(compiler, own): (&Compiler, &u64)| Arenas {
+        of_ranks: of_ranks.clone(),
+        private: own + compiler.arena.bytes,
+    };
+    std::iter::zip(compilers, &of_ranks).map(of).collect()
 }
 
 /// The parameters of a kernel.

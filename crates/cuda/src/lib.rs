@@ -23,3 +23,4 @@ mod versions;
 pub use arena::adapted;
 pub use communicator::{Communicator, PlanId};
 pub use error::Error;
+pub use sharing::Memory;

@@ -47,14 +47,17 @@ pub(crate) struct Spread {
     pub(crate) chunk_bytes: usize,
 }
 
-/// The addresses that this rank uses for the arenas of all ranks.
+/// The addresses that this rank uses: of the arenas of all ranks, and of its private memory.
 #[derive(Clone, Debug)]
-pub(crate) struct Arenas(pub(crate) Vec<u64>);
+pub(crate) struct Arenas {
+    pub(crate) of_ranks: Vec<u64>,
+    pub(crate) private: u64,
+}
 
 impl Arenas {
-    /// The address of a word of a rank's control memory, in slice 0.
+    /// The address of a word of a rank's control memory, for slice 0.
     fn word(&self, rank: u32, word: u32) -> u64 {
-        self.0[rank as usize] + u64::from(word) * size_of::<u64>() as u64
+        self.of_ranks[rank as usize] + 8 * u64::from(word)
     }
 }
 
@@ -178,7 +181,7 @@ impl Compiler {
         let (first, last) = (drafts(0..repeats.min(1), 0)?, drafts(repeats..tiles, repeats)?);
         let sequences = if is_uneven { Sequences::none() } else { Sequences::of(&first, &last, repeats) };
         let mut bytes = Vec::new();
-        arenas.0.iter().for_each(|arena| push(&mut bytes, arena));
+        arenas.of_ranks.iter().for_each(|arena| push(&mut bytes, arena));
         let fifos = bytes.len();
         ends.iter().for_each(|end| push(&mut bytes, &self.fifo(end, arenas)));
         let lists = bytes.len();
@@ -194,7 +197,7 @@ impl Compiler {
         }
         bytes.extend(steps);
         bytes.resize(bytes.len().next_multiple_of(16), 0);
-        let own = arenas.0[self.rank as usize];
+        let own = arenas.of_ranks[self.rank as usize];
         let header = records::CallHeader {
             rank: self.rank,
             ranks,
@@ -210,7 +213,8 @@ impl Compiler {
             program_bytes: bytes.len() as u32,
             control: own,
             control_stride: self.arena.control_stride,
-            state: own + self.arena.state,
+            failure: own + self.arena.failure,
+            tiles_run: arenas.private,
             ..records::CallHeader::default()
         };
         let with_views = ranks as usize * size_of::<records::View>() + bytes.len();
@@ -273,7 +277,7 @@ impl Compiler {
         let place = &self.arena.fifos[&key];
         let (source, target, _) = key;
         records::Fifo {
-            slots: arenas.0[target as usize] + place.slots,
+            slots: arenas.of_ranks[target as usize] + place.slots,
             slice_stride: place.slice_stride,
             slot_bytes: place.slot_bytes as u32,
             slot_mask: slots_for(place.depth) - 1,

@@ -90,9 +90,9 @@ records! {
         tiles: u64, repeats: u64, tile_bytes: u64,
         input: u64, output: u64,
         program: u64,
-        control: u64, control_stride: u64, state: u64,
+        control: u64, control_stride: u64, failure: u64, tiles_run: u64,
         abort: u64, reports: u64, timeout_ns: u64, trace: u64,
-        unit_elements: u32, program_bytes: u32,
+        unit_elements: u32, program_bytes: u32, reserved: u64,
     }
     /// What a block that waits long writes to host memory.
     struct Report {

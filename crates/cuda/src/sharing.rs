@@ -1,4 +1,7 @@
-//! The arenas of a plan, which each rank allocates and all ranks map.
+//! The arenas of a plan, which all ranks map: in device memory, or in host memory where GPUs cannot access each other.
+
+// Registers host memory.
+#![allow(unsafe_code)]
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -6,65 +9,116 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use weftlink_bootstrap::Bootstrap;
+use weftlink_shm::memory::SharedMemory;
 
 use crate::Error;
-use crate::driver::{Allocation, Context, DeviceBuffer, HandleKind, Mapping, Stream};
+use crate::driver::{
+    Allocation, Context, DeviceBuffer, DeviceMemory, HandleKind, Mapping, Registration, Stream,
+};
 use crate::program::Arenas;
 
 /// Arenas of this process by address. Ranks of one process share a mapping: one of their own would give the memory two addresses, between
 /// which accesses are not ordered.
 static MAPPINGS: Mutex<Option<HashMap<u64, Weak<Mapping>>>> = Mutex::new(None);
 
-/// All arenas of a plan. Each stays mapped until the last rank that uses it is done.
+/// Where ranks put what they send each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// Memory of the receiving GPU.
+    Device,
+    /// Pinned host memory that all GPUs map: where GPUs cannot access each other, or to try that out.
+    Host,
+}
+
+/// All arenas of a plan, and the rank's private memory. Each stays mapped until the last rank that uses it is done.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) arenas: Arenas,
-    _mappings: Vec<Arc<Mapping>>,
+    _memory: Mapped,
 }
 
-/// Allocates this rank's arena, zeroed, and maps those of the other ranks. All ranks call it.
-pub(crate) fn share(
-    group: &mut Bootstrap,
-    context: &Context,
-    stream: &Stream,
-    in_process: &[bool],
-    bytes: u64,
-    timeout: Duration,
-) -> Result<Shared, Error> {
-    let device = context.device();
-    let granularity = device.granularity(HandleKind::PosixDescriptor)?.recommended;
-    let bytes = (bytes as usize).next_multiple_of(granularity);
-    let own = Allocation::create(device, bytes, HandleKind::PosixDescriptor)?;
-    let mapping = Arc::new(Mapping::new(context, &[&own], &[device])?);
-    mapping.fill(stream, 0, bytes, 0)?;
-    stream.synchronize()?;
-    publish(&mapping);
-    let addresses = exchange(group, "arenas", mapping.address().to_le_bytes().to_vec(), timeout)?;
-    let descriptor = own.export_descriptor()?;
-    let passed = group
-        .pass_descriptors("arenas", descriptor.as_fd(), timeout)
-        .map_err(|why| Error::Group { why: why.to_string() })?;
-    let mut mappings = Vec::new();
-    for (rank, (address, passed)) in std::iter::zip(&addresses, passed).enumerate() {
-        let missing = || Error::Group { why: format!("rank {rank} passed no memory") };
-        mappings.push(if rank == group.rank() {
-            Arc::clone(&mapping)
-        } else if in_process[rank] {
-            let address = address[..].try_into().map(u64::from_le_bytes).map_err(|_| missing())?;
-            let theirs = published(address).ok_or_else(missing)?;
-            if theirs.context().device().uuid != device.uuid {
-                theirs.allow(&[device])?;
-            }
-            theirs
-        } else {
-            let descriptor = passed.ok_or_else(missing)?;
-            let theirs = Allocation::import_descriptor(context.driver(), descriptor.as_fd(), bytes)?;
-            Arc::new(Mapping::new(context, &[&theirs], &[device])?)
-        });
+/// Fields are dropped in order: memory is registered as long as it is mapped.
+#[derive(Debug)]
+#[expect(dead_code, reason = "they hold the memory")]
+enum Mapped {
+    Device(Vec<Arc<Mapping>>),
+    Host { registration: Registration, memory: SharedMemory, private: DeviceMemory },
+}
+
+/// What sharing needs.
+pub(crate) struct Sharing<'a> {
+    pub(crate) context: &'a Context,
+    pub(crate) stream: &'a Stream,
+    pub(crate) in_process: &'a [bool],
+    pub(crate) timeout: Duration,
+}
+
+impl Sharing<'_> {
+    /// Allocates this rank's arena and private memory on its GPU, zeroed, and maps the arenas of the other ranks. All ranks call it.
+    pub(crate) fn device(
+        &self,
+        group: &mut Bootstrap,
+        [bytes, private_bytes]: [usize; 2],
+    ) -> Result<Shared, Error> {
+        let Sharing { context, stream, in_process, timeout } = *self;
+        let device = context.device();
+        let granularity = device.granularity(HandleKind::PosixDescriptor)?.recommended;
+        let all_bytes = (bytes + private_bytes).next_multiple_of(granularity);
+        let own = Allocation::create(device, all_bytes, HandleKind::PosixDescriptor)?;
+        let mapping = Arc::new(Mapping::new(context, &[&own], &[device])?);
+        mapping.fill(stream, 0, all_bytes, 0)?;
+        stream.synchronize()?;
+        publish(&mapping);
+        let addresses = exchange(group, "arenas", mapping.address().to_le_bytes().to_vec(), timeout)?;
+        let descriptor = own.export_descriptor()?;
+        let passed = group
+            .pass_descriptors("arenas", descriptor.as_fd(), timeout)
+            .map_err(|why| Error::Group { why: why.to_string() })?;
+        let mut mappings = Vec::new();
+        for (rank, (address, passed)) in std::iter::zip(&addresses, passed).enumerate() {
+            let missing = || Error::Group { why: format!("rank {rank} passed no memory") };
+            mappings.push(if rank == group.rank() {
+                Arc::clone(&mapping)
+            } else if in_process[rank] {
+                let address = address[..].try_into().map(u64::from_le_bytes).map_err(|_| missing())?;
+                let theirs = published(address).ok_or_else(missing)?;
+                if theirs.context().device().uuid != device.uuid {
+                    theirs.allow(&[device])?;
+                }
+                theirs
+            } else {
+                let descriptor = passed.ok_or_else(missing)?;
+                let theirs = Allocation::import_descriptor(context.driver(), descriptor.as_fd(), all_bytes)?;
+                Arc::new(Mapping::new(context, &[&theirs], &[device])?)
+            });
+        }
+        exchange(group, "arenas are mapped", Vec::new(), timeout)?;
+        let of_ranks = mappings.iter().map(|mapping| mapping.address()).collect();
+        let arenas = Arenas { of_ranks, private: mapping.address() + bytes as u64 };
+        Ok(Shared { arenas, _memory: Mapped::Device(mappings) })
     }
-    exchange(group, "arenas are mapped", Vec::new(), timeout)?;
-    let arenas = Arenas(mappings.iter().map(|mapping| mapping.address()).collect());
-    Ok(Shared { arenas, _mappings: mappings })
+
+    /// Allocates the arenas of all ranks in host memory, and this rank's private memory on its GPU, zeroed. All ranks call it.
+    pub(crate) fn host(
+        &self,
+        group: &mut Bootstrap,
+        [bytes, private_bytes]: [usize; 2],
+    ) -> Result<Shared, Error> {
+        let Sharing { context, stream, in_process, timeout } = *self;
+        let memory = group
+            .share("arenas of GPUs", bytes * in_process.len(), timeout)
+            .map_err(|why| Error::Group { why: why.to_string() })?;
+        // SAFETY: the memory is unmapped after the registration has ended.
+        let registration = unsafe { Registration::new(context, memory.as_ptr(), memory.len())? };
+        let private = DeviceMemory::new(context, private_bytes)?;
+        private.fill(stream, 0, private_bytes, 0)?;
+        stream.synchronize()?;
+        exchange(group, "arenas are mapped", Vec::new(), timeout)?;
+        let of_ranks =
+            (0..in_process.len()).map(|rank| registration.device() + (rank * bytes) as u64).collect();
+        let arenas = Arenas { of_ranks, private: private.address() };
+        Ok(Shared { arenas, _memory: Mapped::Host { registration, memory, private } })
+    }
 }
 
 fn publish(mapping: &Arc<Mapping>) {

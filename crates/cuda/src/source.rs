@@ -108,7 +108,8 @@ mod tests {
             let compiler = Compiler::new(verify(plan.unwrap()).unwrap(), 0, 4);
             let shape = Shape { aliasing: Aliasing::InPlace, element_bytes: 4, count: 100_000, uneven: None };
             let spread = Spread { slices: 4, threads: 512, chunk_bytes: 1 << 16 };
-            let arenas = Arenas((0..u64::from(compiler.plan().ranks)).map(|rank| rank << 32).collect());
+            let of_ranks = (0..u64::from(compiler.plan().ranks)).map(|rank| rank << 32).collect();
+            let arenas = Arenas { of_ranks, private: 1 << 48 };
             compiler.compile(&shape, spread, &arenas).unwrap()
         });
         for (version, architectures) in COMPILED {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use weftlink_plan::plan::Protocol;
 use weftlink_plan::{Algorithm, Aliasing, Collective, DataType, Plan, Reduction, Shape, verify};
 
-use super::{Build, Library, parameters};
-use crate::program::{Arenas, Compiler, Program, Sequences, Spread};
+use super::{Build, Library, arenas_in, parameters};
+use crate::program::{Compiler, Program, Sequences, Spread};
 use crate::records::{self, ABORTED, MISMATCH, PEER_FAILED, TIMED_OUT};
 use crate::source::Specialisation;
 
@@ -31,12 +31,15 @@ impl Job {
         let plan = verify(plan).unwrap();
         let compilers: Vec<_> =
             (0..plan.ranks).map(|rank| Compiler::new(plan.clone(), rank, SPREAD.slices)).collect();
-        let memory: Vec<Vec<u128>> =
-            compilers.iter().map(|compiler| vec![0; compiler.arena.bytes as usize / 16]).collect();
-        let arenas = Arenas(memory.iter().map(|memory| memory.as_ptr().addr() as u64).collect());
+        let memory: Vec<Vec<u128>> = compilers
+            .iter()
+            .map(|compiler| vec![0; (compiler.arena.bytes + compiler.arena.private_bytes) as usize / 16])
+            .collect();
+        let arenas = arenas_in(&compilers, &memory);
         let shape = Shape { aliasing: Aliasing::OutOfPlace, element_bytes: 4, count: COUNT, uneven: None };
-        let programs: Vec<_> =
-            compilers.iter().map(|compiler| compiler.compile(&shape, SPREAD, &arenas).unwrap()).collect();
+        let programs: Vec<_> = std::iter::zip(&compilers, &arenas)
+            .map(|(compiler, arenas)| compiler.compile(&shape, SPREAD, arenas).unwrap())
+            .collect();
         let library = |program: &Program| {
             let sequences = if is_fixed { program.sequences.clone() } else { Sequences::none() };
             let (data_type, reduction) = (DataType::F32, Reduction::Sum);

@@ -187,8 +187,12 @@ impl LaneCompiler<'_> {
     fn memory(&self, rank: u32, buffer: Buffer, chunk: u32) -> Result<records::Operand, Unfit> {
         let arena = &self.compiler.arena;
         if buffer == Buffer::Scratch {
-            let offset =
-                self.arenas.0[rank as usize] + arena.scratch + u64::from(chunk) * arena.scratch_stride;
+            let base = if arena.scratch_is_private {
+                self.arenas.private
+            } else {
+                self.arenas.of_ranks[rank as usize]
+            };
+            let offset = base + arena.scratch + u64::from(chunk) * arena.scratch_stride;
             return Ok(records::Operand { kind: records::SCRATCH, offset, ..Default::default() });
         }
         let start = self.blocks.start(self.tile, rank, buffer, chunk).ok_or(Unfit::Length)?;

@@ -83,7 +83,11 @@ kernels: ## test the kernels in an optimised build, as they ship
 .PHONY: cuda
 cuda: ## compile the GPU kernels for sm_70 to sm_120 with NVRTC, which needs no GPU; downloads NVRTC into .cache/nvrtc once (180 MB)
 	crates/cuda/nvrtc.py
-	cargo nextest run -p weftlink-cuda --lib --test architectures --run-ignored only --locked
+	cargo nextest run -p weftlink-cuda --lib --test architectures --run-ignored only --locked -E 'binary(architectures) | test(the_kernel_compiles)'
+
+.PHONY: gpu-test
+gpu-test: ## run the cases on the first GPU, ranks as threads of one process; needs a GPU and NVRTC
+	CUDA_DEVICE_MAX_CONNECTIONS=32 cargo nextest run -p weftlink-cuda --lib --run-ignored only --locked -E 'test(/^gpu_tests::/)' -j 1
 
 .PHONY: instructions
 instructions: ## count the instructions of hot paths under callgrind and compare with crates/comm/benches/instructions.csv; BLESS=--bless rewrites the file

@@ -323,12 +323,7 @@ impl Communicator {
         let loaded = &self.resources.plans[plan.number];
         let compiler = &loaded.compiler;
         let spread = self.spread(compiler, key);
-        let shape = Shape {
-            aliasing: key.aliasing,
-            element_bytes: key.data_type.bytes(),
-            count: key.count,
-            uneven: None,
-        };
+        let shape = shape_of(key);
         let program = compiler.compile(&shape, spread, &loaded.shared.arenas).map_err(|why| {
             Error::Misuse { attempt: format!("run {}", compiler.plan().name), why: why.to_string() }
         })?;
@@ -379,6 +374,16 @@ impl Communicator {
         Spread { slices: slices as u32, threads: threads as u32, chunk_bytes }
     }
 
+    /// How a prepared call cuts a block.
+    #[cfg(test)]
+    pub(crate) fn cut(&self, plan: PlanId, key: &Key, length: usize) -> weftlink_plan::Cut {
+        let loaded = &self.resources.plans[plan.number];
+        let Prepared { program, spread, .. } = &loaded.programs[key];
+        let shape = shape_of(key);
+        let blocks = loaded.compiler.blocks(&shape, *spread, program.header.unit_elements as usize);
+        blocks.map_or_else(|why| panic!("{why}"), |blocks| blocks.cut(length))
+    }
+
     /// Why a call of this rank failed, if one has.
     pub fn failure(&self) -> Option<String> {
         let reports = &self.resources.reports;
@@ -423,6 +428,10 @@ impl Drop for Communicator {
             ),
         }
     }
+}
+
+fn shape_of(key: &Key) -> Shape {
+    Shape { aliasing: key.aliasing, element_bytes: key.data_type.bytes(), count: key.count, uneven: None }
 }
 
 /// The multiprocessors of a rank's GPU.

@@ -5,10 +5,14 @@
 mod arena;
 pub mod cache;
 mod call;
+#[cfg(test)]
+mod cases;
 mod communicator;
 mod contributions;
 pub mod driver;
 mod error;
+#[cfg(test)]
+mod gpu_tests;
 #[cfg(test)]
 mod host_tests;
 mod kernels;

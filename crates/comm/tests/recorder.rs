@@ -149,7 +149,7 @@ fn pending_groups_can_be_inspected() {
         });
         let record = until(|| Some(recorder.record()).filter(|record| record.waiting.is_some()));
         let waiting = record.waiting.as_ref().unwrap();
-        assert_eq!((waiting.what.as_str(), waiting.rank), ("a message", Some(1)));
+        assert_eq!((waiting.in_group, waiting.what.as_str(), waiting.rank), (true, "a message", Some(1)));
         let why = explain(&[record, one.flight_recorder().record()]);
         let sentences = &why.jobs[0].sentences;
         let expected = "Rank 0 waits for a message from rank 1 in a group of messages, for ";

@@ -157,7 +157,7 @@ impl Communicator {
             // Another message may be missing than before.
             if polls >= RECORDED_POLLS && recorded != Some(awaited) {
                 recorded = Some(awaited);
-                recorder.wait_begins(call, None, waiting);
+                recorder.wait_of_group_begins(call, waiting);
             }
         });
         if polls > 0 {

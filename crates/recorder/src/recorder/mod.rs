@@ -282,7 +282,13 @@ impl Recorder {
         self.note_wait(call, step, record::pack_waiting(waiting))
     }
 
-    /// The same for a wait until all ranks have allocated memory.
+    /// Records such a wait of a group of messages, before the call with this number; it ends with [`Recorder::wait_of_group_ends`].
+    #[cold]
+    pub fn wait_of_group_begins(&self, next_call: u32, waiting: Waiting) {
+        self.note_wait(next_call, None, record::pack_waiting(waiting) | record::OF_GROUP);
+    }
+
+    /// Records a wait until all ranks have allocated memory; returns the time, as [`Recorder::wait_begins`] does.
     #[cold]
     pub fn wait_for_memory_begins(&self, call: u32) -> u64 {
         self.note_wait(call, None, record::MEMORY)

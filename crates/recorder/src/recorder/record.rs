@@ -132,8 +132,11 @@ pub enum CallState {
 /// A wait.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WaitRecord {
-    /// The number of the call.
+    /// The number of the call; for a group of messages, which is no call, the number of the call that follows.
     pub call: u32,
+    /// Whether the wait is that of a group of messages.
+    #[serde(default)]
+    pub in_group: bool,
     /// What the rank waits for: `to make the call`, `a message`, `to receive`, `a signal`, `others to allocate memory`, or
     /// `anything`.
     pub what: String,
@@ -383,6 +386,9 @@ const ALLOCATE: u64 = 6;
 /// The wait until all ranks have allocated memory.
 pub(super) const MEMORY: u64 = ALLOCATE << 32 | u32::MAX as u64;
 
+/// Added to the waits of groups of messages.
+pub(super) const OF_GROUP: u64 = 1 << 63;
+
 /// A wait in one word: its kind, and the rank.
 pub(super) fn pack_waiting(waiting: Waiting) -> u64 {
     let (kind, rank) = match waiting {
@@ -397,7 +403,7 @@ pub(super) fn pack_waiting(waiting: Waiting) -> u64 {
 
 fn read_waiting((tag, [what, step, since_ns]): (u64, [u64; 3])) -> WaitRecord {
     let some = |number: u32| (number != u32::MAX).then_some(number);
-    let text = match what >> 32 {
+    let text = match (what & !OF_GROUP) >> 32 {
         MAKE_THE_CALL => "to make the call",
         SIGNAL => "a signal",
         MESSAGE => "a message",
@@ -407,6 +413,7 @@ fn read_waiting((tag, [what, step, since_ns]): (u64, [u64; 3])) -> WaitRecord {
     };
     WaitRecord {
         call: (tag >> ring::NUMBER_SHIFT) as u32,
+        in_group: what & OF_GROUP != 0,
         what: text.to_owned(),
         rank: some(what as u32),
         lane: some((step >> 32) as u32),

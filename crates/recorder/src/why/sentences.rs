@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use weftlink_shm::line::distance;
 
 use super::{Lateness, Picture, call_of, furthest, is_gone};
-use crate::recorder::{CallRecord, CallState, Process, RankState, Record};
+use crate::recorder::{CallRecord, CallState, Process, RankState, Record, WaitRecord};
 
 /// The most ranks that are listed one by one.
 const LISTED_MAX: usize = 8;
@@ -212,20 +212,24 @@ impl Picture<'_> {
 
     /// Whether a rank is in a call that it cannot finish before another rank does its part.
     fn is_held_up(&self, record: &Record) -> bool {
-        if is_halted(record) {
+        let Some(waiting) = record.waiting.as_ref().filter(|_| !is_halted(record)) else { return false };
+        let is_in = |call: &CallRecord| call.state != CallState::Done && call.number == waiting.call;
+        if !waiting.in_group && !record.calls.last().is_some_and(is_in) {
             return false;
         }
-        let in_call = record.calls.last().filter(|call| call.state != CallState::Done);
-        let waiting =
-            record.waiting.as_ref().zip(in_call).filter(|(waiting, call)| waiting.call == call.number);
-        let Some((waiting, call)) = waiting else { return false };
         match waiting.rank {
-            Some(rank) => !self.is_past(rank, call.number),
-            None => (0..self.size).any(|rank| rank != record.rank && !self.is_past(rank, call.number)),
+            Some(_) => !self.is_served(waiting),
+            None => (0..self.size).any(|rank| rank != record.rank && !self.is_past(rank, waiting.call)),
         }
     }
 
-    /// Whether a rank has made a later call: then it has done its part of this one, and a rank that still waits for it has not polled.
+    /// Whether the awaited rank has done its part, and the rank that waits for it has not polled since.
+    /// A group is no call: other ranks may make later calls before they send its messages.
+    fn is_served(&self, waiting: &WaitRecord) -> bool {
+        !waiting.in_group && waiting.rank.is_some_and(|rank| self.is_past(rank, waiting.call))
+    }
+
+    /// Whether a rank has made a later call: then it has done its part of this one.
     fn is_past(&self, rank: u32, call: u32) -> bool {
         let record = self.records.iter().find(|record| record.rank == rank);
         record.and_then(|record| record.last_number()).is_some_and(|last| distance(last, call) > 0)
@@ -233,33 +237,31 @@ impl Picture<'_> {
 
     /// The waits, and where their chain ends.
     fn waits(&self, sentences: &mut Vec<String>) {
-        let waiting: Vec<(&Record, u32, Option<u32>)> = self
+        let waiting: Vec<(&Record, &WaitRecord)> = self
             .records
             .iter()
             .filter(|record| record.state != RankState::Left)
-            .filter_map(|record| {
-                let waiting = record.waiting.as_ref()?;
-                Some((*record, waiting.call, waiting.rank))
-            })
-            .filter(|&(_, call, rank)| !rank.is_some_and(|rank| self.is_past(rank, call)))
+            .filter_map(|record| Some((*record, record.waiting.as_ref()?)))
+            .filter(|(_, waiting)| !self.is_served(waiting))
             .collect();
-        let mut groups: BTreeMap<(u32, Option<u32>, &str), Vec<&Record>> = BTreeMap::new();
-        for &(record, call, rank) in &waiting {
-            let what = record.waiting.as_ref().map_or("", |waiting| waiting.what.as_str());
-            groups.entry((call, rank, what)).or_default().push(record);
+        // Those with the same call (none in a group), awaited rank and kind are one sentence.
+        type Alike<'a> = BTreeMap<(Option<u32>, Option<u32>, &'a str), Vec<(&'a Record, &'a WaitRecord)>>;
+        let mut alike = Alike::new();
+        for &(record, waiting) in &waiting {
+            let call = (!waiting.in_group).then_some(waiting.call);
+            alike.entry((call, waiting.rank, &waiting.what)).or_default().push((record, waiting));
         }
-        let mut groups: Vec<_> = groups.into_iter().collect();
-        groups.sort_by_key(|(_, records)| (std::cmp::Reverse(records.len()), records[0].rank));
-        for ((call, rank, what), records) in groups.into_iter().take(LISTED_MAX) {
-            let ranks: Vec<u32> = records.iter().map(|record| record.rank).collect();
-            let since = |record: &&Record| {
-                let waiting = record.waiting.as_ref()?;
+        let mut alike: Vec<_> = alike.into_iter().collect();
+        alike.sort_by_key(|(_, waits)| (std::cmp::Reverse(waits.len()), waits[0].0.rank));
+        for ((call, rank, what), waits) in alike.into_iter().take(LISTED_MAX) {
+            let ranks: Vec<u32> = waits.iter().map(|(record, _)| record.rank).collect();
+            let since = |(record, waiting): &(&Record, &WaitRecord)| {
                 Some(record.taken_ns?.saturating_sub(waiting.since_ns))
             };
-            let longest = records.iter().filter_map(since).max();
+            let longest = waits.iter().filter_map(since).max();
             let longest = longest.map_or_else(String::new, |ns| format!(", for {}", time(ns)));
-            let is_over = |record: &&Record| record.state == RankState::Failed || is_gone(record);
-            let failed = records.iter().all(is_over);
+            let is_over = |(record, _): &(&Record, _)| record.state == RankState::Failed || is_gone(record);
+            let failed = waits.iter().all(is_over);
             let verb = match (failed, ranks.len()) {
                 (true, _) => "waited",
                 (false, 1) => "waits",
@@ -270,18 +272,19 @@ impl Picture<'_> {
                 ("a message" | "a signal", Some(rank)) => format!("for {what} from rank {rank}"),
                 (what, Some(rank)) => format!("for rank {rank} {what}"),
             };
-            let place = match call_of(records[0], call) {
-                Some(record) => format!("#{call}, {}", record.what),
-                // Groups are no calls.
-                None if what == "a message" => "a group of messages".to_owned(),
-                None => format!("#{call}, a call"),
-            };
+            let place = call.map_or_else(
+                || "a group of messages".to_owned(),
+                |call| {
+                    let what = call_of(waits[0].0, call).map_or("a call", |call| &call.what);
+                    format!("#{call}, {what}")
+                },
+            );
             sentences.push(format!("{} {verb} {awaited} in {place}{longest}.", capital(&named(&ranks))));
         }
         let awaits: BTreeMap<u32, u32> = waiting
             .iter()
             .filter(|(record, ..)| !is_halted(record))
-            .filter_map(|&(record, _, rank)| Some((record.rank, rank?)))
+            .filter_map(|(record, waiting)| Some((record.rank, waiting.rank?)))
             .collect();
         if let Some(sentence) = end_of(&awaits) {
             sentences.push(sentence);

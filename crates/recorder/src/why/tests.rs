@@ -55,10 +55,25 @@ fn in_call(mut record: Record, what: &str, awaits: Option<u32>) -> Record {
     record.calls.push(call(number, what, CallState::Running, 90_000_000_000));
     record.waiting = awaits.map(|rank| WaitRecord {
         call: number,
+        in_group: false,
         what: "to make the call".to_owned(),
         rank: Some(rank),
         lane: Some(0),
         step: Some(2),
+        since_ns: 88_000_000_000,
+    });
+    record
+}
+
+/// The same rank in a group of messages after its calls, waiting for another rank.
+fn in_group(mut record: Record, what: &str, awaits: u32) -> Record {
+    record.waiting = Some(WaitRecord {
+        call: record.last_number().unwrap_or(0) + 1,
+        in_group: true,
+        what: what.to_owned(),
+        rank: Some(awaits),
+        lane: None,
+        step: None,
         since_ns: 88_000_000_000,
     });
     record
@@ -179,6 +194,40 @@ fn waits_without_a_rank_are_reported() {
     assert_eq!(
         sentences_of(&records),
         ["Ranks 0 and 1 wait for others to allocate memory in #3, all-reduce of 8 f32, for 12.0 s."]
+    );
+}
+
+#[test]
+fn waits_of_groups_are_not_those_of_the_next_call() {
+    let mut in_collective = in_call(rank(2, 3, 1), CALL, Some(0));
+    in_collective.waiting.as_mut().unwrap().what = "a message".to_owned();
+    let in_message_group = in_group(rank(1, 3, 1), "a message", 0);
+    let at_work = in_call(rank(0, 3, 1), CALL, None);
+    assert_eq!(
+        sentences_of(&[at_work, in_message_group, in_collective]),
+        [
+            "Rank 1 waits for a message from rank 0 in a group of messages, for 12.0 s.",
+            "Rank 2 waits for a message from rank 0 in #2, all-reduce of 8 f32, for 12.0 s.",
+        ]
+    );
+}
+
+#[test]
+fn waits_of_groups_for_ranks_with_later_calls_are_reported() {
+    // The root of two broadcasts does not wait for rank 1, which is in a group before them.
+    let records = [rank(0, 3, 3), in_group(rank(1, 3, 1), "a message", 0), rank(2, 3, 3)];
+    assert_eq!(
+        sentences_of(&records),
+        ["Rank 1 waits for a message from rank 0 in a group of messages, for 12.0 s."]
+    );
+    let records = [in_group(rank(0, 2, 1), "to receive", 1), in_call(rank(1, 2, 1), CALL, Some(0))];
+    assert_eq!(
+        sentences_of(&records),
+        [
+            "Rank 0 waits for rank 1 to receive in a group of messages, for 12.0 s.",
+            "Rank 1 waits for rank 0 to make the call in #2, all-reduce of 8 f32, for 12.0 s.",
+            "Deadlock: ranks 0 > 1 wait for each other in a cycle.",
+        ]
     );
 }
 

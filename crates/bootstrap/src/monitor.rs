@@ -433,3 +433,6 @@ fn noted(listener: &Arc<Listener>) -> (ForkGuard, Arc<Listener>) {
 fn failed(what: &str, error: &io::Error) -> BootstrapError {
     BootstrapError::System { what: format!("cannot {what}: {error}") }
 }
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -81,32 +81,7 @@ pub(super) fn regroup(
     lineage: &Lineage,
     limit: Duration,
 ) -> Result<(Arc<Group>, Lineage), BootstrapError> {
-    let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-    let wake =
-        wake.map_err(|error| BootstrapError::System { what: format!("cannot make an eventfd: {error}") })?;
-    let wake = Arc::new(wake);
-    monitor.wake_on_arrival(&wake);
-    let limit = Deadline::new(limit).limit();
-    let hosts = lineage.members.iter().map(|member| member.host).collect();
-    let (rank, views, deadline) =
-        (lineage.number(old.rank), vec![lineage.view.clone()], Instant::now() + limit);
-    let driver = Driver {
-        old,
-        monitor,
-        lineage,
-        limit,
-        wake,
-        machine: Regroup::new(rank, views, hosts, deadline, random_number()?),
-        inputs: VecDeque::new(),
-        known: None,
-        probes: VecDeque::new(),
-        unread: BTreeMap::new(),
-        connections: BTreeMap::new(),
-        connected: 0,
-        parent: None,
-        children: Vec::new(),
-    };
-    driver.run()
+    Driver::new(old, monitor, lineage, limit)?.run()
 }
 
 struct Driver<'a> {
@@ -124,6 +99,8 @@ struct Driver<'a> {
     probes: VecDeque<(u32, Option<regroup::Hello>)>,
     /// Since when processes have ended whose last messages have not been read.
     unread: BTreeMap<u32, Instant>,
+    /// Ranks whose probe was refused, reported once their last messages have been read.
+    refused: BTreeSet<u32>,
     /// Connections between this rank and its followers or leader.
     connections: BTreeMap<Connection, Channel>,
     connected: Connection,
@@ -132,7 +109,41 @@ struct Driver<'a> {
     children: Vec<Arc<Link>>,
 }
 
-impl Driver<'_> {
+impl<'a> Driver<'a> {
+    fn new(
+        old: &'a Arc<Group>,
+        monitor: &'a Monitor,
+        lineage: &'a Lineage,
+        limit: Duration,
+    ) -> Result<Driver<'a>, BootstrapError> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let wake = wake
+            .map_err(|error| BootstrapError::System { what: format!("cannot make an eventfd: {error}") })?;
+        let wake = Arc::new(wake);
+        monitor.wake_on_arrival(&wake);
+        let limit = Deadline::new(limit).limit();
+        let hosts = lineage.members.iter().map(|member| member.host).collect();
+        let (rank, views, deadline) =
+            (lineage.number(old.rank), vec![lineage.view.clone()], Instant::now() + limit);
+        Ok(Driver {
+            old,
+            monitor,
+            lineage,
+            limit,
+            wake,
+            machine: Regroup::new(rank, views, hosts, deadline, random_number()?),
+            inputs: VecDeque::new(),
+            known: None,
+            probes: VecDeque::new(),
+            unread: BTreeMap::new(),
+            refused: BTreeSet::new(),
+            connections: BTreeMap::new(),
+            connected: 0,
+            parent: None,
+            children: Vec::new(),
+        })
+    }
+
     fn run(mut self) -> Result<(Arc<Group>, Lineage), BootstrapError> {
         let mut watch = Watch::new(self.old, PURPOSE);
         loop {
@@ -170,6 +181,9 @@ impl Driver<'_> {
         if self.known.as_ref() != Some(&known) {
             self.known = Some(known.clone());
             self.inputs.push_back(known);
+        }
+        for number in std::mem::take(&mut self.refused) {
+            self.refuse(number);
         }
         let lineage = self.lineage;
         let is_follower = |introduction: &Introduction| {
@@ -353,11 +367,18 @@ impl Driver<'_> {
             threads.into_iter().map(join).collect()
         });
         for (number, outcome) in probed {
-            let outcome = match outcome {
-                Probe::Refused if self.is_unread(number) => Probe::Unclear,
-                outcome => outcome,
-            };
-            self.inputs.push_back(Input::Probed(number, outcome));
+            match outcome {
+                Probe::Refused => self.refuse(number),
+                outcome => self.inputs.push_back(Input::Probed(number, outcome)),
+            }
+        }
+    }
+
+    /// Reports a refused probe, unless messages that the rank sent before it ended have not been read.
+    fn refuse(&mut self, number: u32) {
+        match self.is_unread(number) {
+            true => drop(self.refused.insert(number)),
+            false => self.inputs.push_back(Input::Probed(number, Probe::Refused)),
         }
     }
 
@@ -427,3 +448,6 @@ fn unreached(broken: &Broken) -> Unreached {
         _ => Unreached::Unclear,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -115,3 +115,55 @@ fn connect(
 }
 
 const PURPOSE: &str = "a new group";
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::message::{Event, Message};
+    use crate::monitor::tests::{AMPLE, monitor};
+
+    /// Ranks 0, 2 and 3 of a group become one, and rank 1 dies meanwhile. Rank 1 of the new group, which is rank 2, lives.
+    #[test]
+    fn a_death_outside_a_part_is_not_said_in_numbers_of_the_part() {
+        for connected in [1, 2] {
+            let monitors = [monitor(), monitor(), monitor()];
+            let contacts = monitors.each_ref().map(|monitor| monitor.contact(Vec::new()));
+            let elder = Group::new(1, 0, None, Vec::new());
+            let dial = |rank: u32| {
+                let link = Introduction::Link { group: 2, from: rank };
+                monitors[rank as usize].dial(&contacts[0], &link, Deadline::new(AMPLE)).unwrap()
+            };
+            let children: Vec<_> = (1..=connected).map(dial).collect();
+            let (begin, begun) = mpsc::channel();
+            let over = || {
+                let _ = begin.send(());
+                elder.verdict().map_or(Ok(()), Err)
+            };
+            let error = std::thread::scope(|scope| {
+                let whole = Arc::clone(&elder);
+                scope.spawn(move || {
+                    begun.recv().unwrap();
+                    // Then it waits for a child, or for the first exchange in the part.
+                    std::thread::sleep(Duration::from_millis(50));
+                    whole.learn(Event::Died { rank: 1 });
+                });
+                let (elder, deadline) = ((&elder, &[0, 2, 3][..]), Deadline::new(AMPLE));
+                form(&monitors[0], 2, 0, contacts.to_vec(), elder, deadline, over).unwrap_err()
+            });
+            assert!(matches!(error, BootstrapError::Died { rank: 1, .. }), "{error}");
+            for child in children {
+                let event = std::iter::from_fn(|| Some(child.receive(Deadline::new(AMPLE)).unwrap().0))
+                    .find_map(|message| if let Message::Event(event) = message { Some(event) } else { None });
+                let Some(Event::Failed { rank: 0, culprit, error, .. }) = event else {
+                    unreachable!("{event:?}")
+                };
+                assert!(matches!(&error, BootstrapError::GaveUp { rank: 0, .. }), "{error}");
+                assert_eq!(culprit, 0, "{error}");
+            }
+        }
+    }
+}

@@ -214,7 +214,7 @@ impl Inner {
     }
 
     /// Does the handshake of a new connection and takes its introduction.
-    fn serve(self: &Arc<Self>, connection: PendingConnection, limit: Duration) {
+    pub(super) fn serve(self: &Arc<Self>, connection: PendingConnection, limit: Duration) {
         let deadline = Deadline::new(limit);
         let heard =
             Channel::answer(connection.socket, &connection.challenge, &self.token, &self.name, deadline)

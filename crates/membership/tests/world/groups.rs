@@ -22,6 +22,11 @@ impl World {
         let node = &mut self.nodes[rank as usize];
         let group = node.view.group;
         node.life = if node.stays { Life::Away } else { Life::Gone };
+        if node.stays {
+            for (connection, hello) in std::mem::take(&mut node.arrivals) {
+                self.answer_late(rank, connection, &hello);
+            }
+        }
         match is_confirmed {
             true => {
                 self.outcome.confirmed += 1;

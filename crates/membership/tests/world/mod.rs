@@ -52,6 +52,8 @@ pub(crate) enum Happens {
     Group(u32, GroupId, Input<Failure>),
     /// For the regrouping machine of a rank.
     Regroup(u32, u32, regroup::Input),
+    /// A rank refused a probe, and the prober reports that once it has read what the rank sent, at the latest at this time.
+    Refused(u32, u32, u32, Instant),
     /// A follower's hello reached the leader's endpoint.
     Arrives(u32, u64, regroup::Hello),
     /// A child's connection reached its parent's endpoint.
@@ -69,7 +71,7 @@ enum Life {
     Dead,
     /// Ended in good order, or with an error.
     Gone,
-    /// Left the group in good order, and runs.
+    /// Left the group, in good order or after it failed to regroup, and runs.
     Away,
 }
 
@@ -305,7 +307,8 @@ impl World {
     fn rank_of(happens: &Happens) -> Option<u32> {
         match happens {
             Happens::Group(rank, ..) | Happens::Regroup(rank, ..) | Happens::Arrives(rank, ..) => Some(*rank),
-            Happens::Child(rank, ..)
+            Happens::Refused(rank, ..)
+            | Happens::Child(rank, ..)
             | Happens::Orphan(rank, ..)
             | Happens::Shrink(rank, _)
             | Happens::Wake(rank) => Some(*rank),
@@ -338,9 +341,7 @@ impl World {
                         Happens::Orphan(_, group, orphan, _) => {
                             self.not_reparented(group, orphan, rank);
                         }
-                        Happens::Arrives(_, connection, _) => {
-                            self.answer(rank, connection, regroup::Abort::Left);
-                        }
+                        Happens::Arrives(_, connection, hello) => self.answer_late(rank, connection, &hello),
                         _ => {}
                     }
                     return Ok(());
@@ -373,10 +374,11 @@ impl World {
                 true => self.regroup_input(rank, input),
                 false => Ok(()),
             },
+            Happens::Refused(rank, attempt, other, until) => self.refused(rank, attempt, other, until),
             Happens::Arrives(rank, connection, hello) => match self.nodes[rank as usize].regroup {
                 Some(_) => self.regroup_input(rank, regroup::Input::Arrived(connection, hello)),
                 None if !self.nodes[rank as usize].view.ranks.contains(&hello.from) => {
-                    self.answer(rank, connection, regroup::Abort::Excluded);
+                    self.answer_late(rank, connection, &hello);
                     Ok(())
                 }
                 None => {

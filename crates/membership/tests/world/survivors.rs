@@ -1,14 +1,19 @@
 //! Drives the regrouping machines. Where `World::blocks` is set, a rank carries out one action at a time.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{Blocked, DELAYS_US, Fault, GroupId, Happens, Life, Node, Star, World, place_of};
+use weftlink_membership::durations::{ACCEPT_POLL, PROBE};
 use weftlink_membership::regroup::{self, Regroup, Unreached, View};
 use weftlink_membership::{Event, Input, Probe};
 
 impl World {
     /// A rank that does not regroup, or no longer does, answers one that comes.
-    pub(super) fn answer(&mut self, rank: u32, connection: u64, why: regroup::Abort) {
+    pub(super) fn answer_late(&mut self, rank: u32, connection: u64, hello: &regroup::Hello) {
+        let why = match self.nodes[rank as usize].view.ranks.contains(&hello.from) {
+            true => regroup::Abort::Left,
+            false => regroup::Abort::Excluded,
+        };
         let Some(star) = self.stars.get(&connection).filter(|star| star.is_open) else { return };
         let (to, attempt, when) =
             (star.ends[0], star.attempts[0], self.queue.now() + Duration::from_millis(1));
@@ -195,10 +200,6 @@ impl World {
             Act::Abandon(view) => self.abandon(rank, view.group),
             Act::Probe(to) | Act::Call(to, _) => {
                 let (outcome, time) = self.probe(rank, to);
-                let outcome = match outcome {
-                    Probe::Refused if self.is_unread(rank, to) => Probe::Unclear,
-                    outcome => outcome,
-                };
                 if let (Act::Call(_, hello), Probe::Answered) = (action, outcome) {
                     let (id, when) = (self.queue.number(), self.queue.now() + time);
                     let star =
@@ -206,12 +207,38 @@ impl World {
                     self.stars.insert(id, star);
                     self.queue.at(when, Happens::Arrives(to, id, hello));
                 }
-                let input = regroup::Input::Probed(to, outcome);
-                self.queue.at(self.queue.now() + time, Happens::Regroup(rank, attempt, input));
+                let when = self.queue.now() + time;
+                self.queue.at(
+                    when,
+                    match outcome {
+                        Probe::Refused => Happens::Refused(rank, attempt, to, when + PROBE),
+                        outcome => Happens::Regroup(rank, attempt, regroup::Input::Probed(to, outcome)),
+                    },
+                );
             }
             Act::Done(result) => self.regrouped(rank, result)?,
         }
         Ok(())
+    }
+
+    /// A rank reports a refused probe, once it has read what the other sent last: that may say that it continued.
+    pub(super) fn refused(
+        &mut self,
+        rank: u32,
+        attempt: u32,
+        other: u32,
+        until: Instant,
+    ) -> Result<(), String> {
+        let now = self.queue.now();
+        let refused = regroup::Input::Probed(other, Probe::Refused);
+        match self.nodes[rank as usize].attempt == attempt {
+            true if now < until && self.is_unread(rank, other) => {
+                self.queue.at(now + ACCEPT_POLL, Happens::Refused(rank, attempt, other, until));
+                Ok(())
+            }
+            true => self.regroup_input(rank, refused),
+            false => Ok(()),
+        }
     }
 
     /// A rank closes its connections in the tree of a group that it gives up.
@@ -247,6 +274,13 @@ impl World {
         self.outcome.slowest_regroup = self.outcome.slowest_regroup.max(late);
         let view = match result {
             Ok(view) => view,
+            // The program lives on without this communicator.
+            Err(_) if self.random.one_in(2) => {
+                let node = &mut self.nodes[rank as usize];
+                (node.regroup, node.blocked, node.stays) = (None, None, true);
+                node.attempt += 1;
+                return self.leave(rank);
+            }
             Err(_) => {
                 // The program ends with an error.
                 self.nodes[rank as usize].life = Life::Gone;

@@ -5,8 +5,8 @@
 
 mod endpoints;
 
-use std::sync::Barrier;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use endpoints::{LONG, StartOwned, filled, on_communicators, on_ranks};
@@ -507,6 +507,48 @@ fn rings_work_after_their_counters_wrap_many_times() {
                 endpoint.send(peer, 1, &mine, LONG).unwrap();
             }
             assert_eq!(got, mine);
+        }
+    });
+}
+
+/// Receives messages with these numbers, each posted by the callback of the one before. Those from this rank are sent just before.
+fn receive_in_turn(
+    endpoint: Arc<Endpoint>,
+    from: usize,
+    mut numbers: std::ops::Range<u64>,
+    done: Sender<()>,
+) {
+    let Some(number) = numbers.next() else {
+        drop(endpoint);
+        return done.send(()).unwrap();
+    };
+    if from == endpoint.rank() {
+        drop(endpoint.post_send(from, 1, number.to_le_bytes().to_vec()));
+    }
+    let mut message = Box::new([0; 8]);
+    let (address, next) = (message.as_mut_ptr(), Arc::clone(&endpoint));
+    let arrived = move |result: Result<usize, Error>| {
+        assert_eq!((result.unwrap(), u64::from_le_bytes(*message)), (from, number));
+        receive_in_turn(next, from, numbers, done);
+    };
+    // SAFETY: the callback owns the memory.
+    unsafe { endpoint.start_receive(Some(from), 1, address, 8, LONG, arrived) };
+}
+
+#[test]
+fn callbacks_that_post_the_next_receive_do_not_nest() {
+    const MESSAGES: u64 = 30_000;
+    on_ranks(2, |endpoint| {
+        let (me, endpoint) = (endpoint.rank(), Arc::new(endpoint));
+        if me == 1 {
+            (0..MESSAGES).for_each(|number| endpoint.send(0, 1, &number.to_le_bytes(), LONG).unwrap());
+            return;
+        }
+        for from in [0, 1] {
+            let (done, is_done) = channel();
+            receive_in_turn(Arc::clone(&endpoint), from, 0..MESSAGES, done);
+            // A callback that fails drops its end.
+            is_done.recv().unwrap();
         }
     });
 }

@@ -20,8 +20,20 @@ const OTHER_TOOLS: &[(&str, &[&str], &str)] = &[
         "weft run starts the ranks of all hosts; name the hosts: --hosts a,b",
     ),
     ("run", &["--node-rank", "--master-addr", "--master-port"], RENDEZVOUS),
-    ("run", &["--rdzv-endpoint", "--rdzv-backend", "--rdzv-id", "--standalone"], RENDEZVOUS),
-    ("run", &["--oversubscribe", "--map-by"], "ranks may outnumber cores; --bind sets their cores"),
+    ("run", &["--rdzv-endpoint", "--rdzv-backend", "--rdzv-id"], RENDEZVOUS),
+    (
+        "run",
+        &["--standalone"],
+        "weft run starts ranks of this host unless --hosts names others; leave it out",
+    ),
+    ("run", &["--allow-run-as-root"], "weft run works as any user; leave it out"),
+    ("run", &["--oversubscribe"], "ranks may outnumber cores; --bind sets their cores"),
+    (
+        "run",
+        &["--map-by", "--rank-by"],
+        "--bind sets the cores of ranks, --nproc-per-node the ranks of a host",
+    ),
+    ("run", &["--output", "--log-dir"], "write --output-dir DIR"),
     ("run", &["--bind-to"], "write --bind core, --bind numa or --bind none"),
     ("run", &["-ppn", "--npernode", "-N", "--ntasks-per-node"], "write --nproc-per-node RANKS"),
     ("sim", &["-b", "-e", "-i", "--minbytes", "--maxbytes", "--min-bytes", "--max-bytes"], SIZES),
@@ -30,13 +42,22 @@ const OTHER_TOOLS: &[(&str, &[&str], &str)] = &[
     ("bench", &["--protocol", "--proto"], PROTOCOL),
 ];
 
+/// Commands that are parts of others.
+const OTHER_COMMANDS: &[(&[&str], &str)] = &[
+    (&["version"], "weft --version"),
+    (&["verify", "prove"], "weft plan verify FILE"),
+    (&["import"], "weft plan import FILE"),
+    (&["list", "systems", "presets"], "weft topo --list"),
+];
+
 /// Advice for words that belong together. It comes before parsing, because clap takes the words one by one.
 pub(crate) fn before_parsing(words: &[OsString]) -> Option<String> {
     let words: Vec<&str> = words.iter().map(|word| word.to_str()).collect::<Option<_>>()?;
     let command = *words.get(1)?;
     match command {
         "topo" | "plan" | "sim" => {
-            unquoted(&words).or_else(|| size_in_two(&words)).or_else(|| two_fabrics(&words))
+            let of_sim = || two_fabrics(&words).or_else(|| misplaced(&words));
+            unquoted(&words).or_else(|| size_in_two(&words)).or_else(of_sim)
         }
         "bench" => size_in_two(&words),
         _ => None,
@@ -84,6 +105,24 @@ fn two_fabrics(words: &[&str]) -> Option<String> {
     })
 }
 
+/// A collective or a fabric that is an option of a subcommand.
+fn misplaced(words: &[&str]) -> Option<String> {
+    let is_fabric = |word: &str| weftlink_fabric::resolve(word).is_ok();
+    match words {
+        [_, "sim", "compare", collective, rest @ ..] if !is_fabric(collective) => {
+            let kind = Kind::from_name(collective)?;
+            let fabrics: Vec<String> = rest.iter().map(|fabric| quoted(fabric)).collect();
+            let fabrics = fabrics.join(" ");
+            Some(format!("the collective is an option: weft sim compare {fabrics} --collective {kind}"))
+        }
+        [_, "sim", "copy", fabric, from, to, ..] if is_fabric(fabric) && !to.starts_with('-') => {
+            let fabric = quoted(fabric);
+            Some(format!("the fabric is an option: weft sim copy {from} {to} --fabric {fabric}"))
+        }
+        _ => None,
+    }
+}
+
 /// A word as a shell reads it.
 pub(crate) fn quoted(word: &str) -> String {
     if word.contains(' ') { format!("\"{word}\"") } else { word.to_owned() }
@@ -99,6 +138,15 @@ pub(crate) fn instead_of(error: &clap::Error, words: &[OsString]) -> Option<Stri
     match error.kind() {
         ErrorKind::UnknownArgument => {
             let given = context(ContextKind::InvalidArg)?;
+            if ["-v", "--verbose"].contains(&given) {
+                return Some(format!("weft has no {given}; set WEFT_DEBUG=INFO to log more"));
+            }
+            if command == "bench" && weftlink_fabric::resolve(given).is_ok() {
+                let fabric = quoted(given);
+                return Some(format!(
+                    "weft bench measures this host; `weft sim all-reduce {fabric}` predicts others"
+                ));
+            }
             let dashed = given.replace('_', "-");
             let is_it = |(of, options, _): &&(&str, &[&str], &str)| {
                 *of == command && options.contains(&dashed.as_str())
@@ -106,8 +154,26 @@ pub(crate) fn instead_of(error: &clap::Error, words: &[OsString]) -> Option<Stri
             let (_, _, advice) = OTHER_TOOLS.iter().find(is_it)?;
             Some(format!("`weft {command}` has no {given}: {advice}"))
         }
-        ErrorKind::InvalidSubcommand if context(ContextKind::InvalidSubcommand) == Some("version") => {
-            Some("there is no command `version`; use `weft --version`".to_owned())
+        ErrorKind::InvalidSubcommand => {
+            let word = context(ContextKind::InvalidSubcommand)?;
+            let (_, instead) = OTHER_COMMANDS.iter().find(|(names, _)| names.contains(&word))?;
+            Some(format!("there is no command `{word}`; use `{instead}`"))
+        }
+        ErrorKind::ValueValidation => {
+            let (option, value) = (context(ContextKind::InvalidArg)?, context(ContextKind::InvalidValue)?);
+            let is_range = option.starts_with("--size ") && value.contains("..");
+            is_range.then(|| format!("--size takes one size; for a range: --sizes {value}"))
+        }
+        ErrorKind::MissingRequiredArgument if command == "plan" => {
+            let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg) else {
+                return None;
+            };
+            let is_fabric = missing.iter().any(|name| name == "<FABRIC>");
+            is_fabric.then(|| {
+                "name a fabric: `weft plan all-reduce hgx-h100`. Without one, weft plan takes -n RANKS and \
+                 --algorithm NAME; sizes and --without need a fabric"
+                    .to_owned()
+            })
         }
         // clap takes every word after the fabric for a subcommand.
         ErrorKind::ArgumentConflict => {

@@ -24,6 +24,7 @@ mod topo;
 mod units;
 mod why;
 
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -134,7 +135,7 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let command = spellings::with_aliases(Cli::command()).term_width(screen::help_columns());
-    let words = spellings::with_np(std::env::args_os().collect(), &command);
+    let words = spellings::with_np(spellings::with_help(std::env::args_os().collect()), &command);
     // Parsing prints help and errors, so their colours are chosen before it.
     screen::choose_colours(spellings::color(&words));
     if let Some(advice) = advice::before_parsing(&words) {
@@ -162,9 +163,9 @@ fn main() -> ExitCode {
                 screen::complain("weft", &what);
                 return ExitCode::from(2);
             }
-            let error = without_hidden(without_wrong_tips(misuse)).render();
+            let error = without_hidden(without_wrong_tips(misuse)).render().ansi().to_string();
             // All errors begin alike.
-            screen::complain_as(&error.ansi().to_string().replacen("error:", "weft:", 1));
+            screen::complain_as(&with_command(&error.replacen("error:", "weft:", 1), &words));
             return ExitCode::from(2);
         }
         Err(help) => help.print().map_err(Failure::Output),
@@ -197,13 +198,30 @@ fn counted<N: Display + PartialEq + From<u8>>(count: N, what: &str) -> String {
     format!("{count} {what}{ending}")
 }
 
-/// Removes two tips of clap that mislead: to write `-- -x` for an unknown option, and to use another shell with a similar name.
+/// Names the command in clap's last line, which says to try `--help`.
+fn with_command(error: &str, words: &[OsString]) -> String {
+    let weft = Cli::command();
+    let (mut at, mut path) = (&weft, "weft".to_owned());
+    for word in words.iter().skip(1).map_while(|word| word.to_str()) {
+        let Some(next) = at.find_subcommand(word) else { break };
+        path = format!("{path} {word}");
+        at = next;
+    }
+    match error.rsplit_once("--help") {
+        Some((before, after)) => format!("{before}{path} --help{after}"),
+        None => error.to_owned(),
+    }
+}
+
+/// Removes two tips of clap that mislead: to write `-- -x` for an unknown option, and to use another shell with a similar name. Options are
+/// spelled with dashes, as in the help.
 fn without_wrong_tips(mut error: clap::Error) -> clap::Error {
     if matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(arg)) if arg == "<SHELL>") {
         error.remove(ContextKind::SuggestedValue);
     }
-    if let Some(ContextValue::StyledStrs(mut tips)) = error.remove(ContextKind::Suggested) {
-        tips.retain(|tip| !tip.to_string().contains("as a value"));
+    if let Some(ContextValue::StyledStrs(tips)) = error.remove(ContextKind::Suggested) {
+        let tips = tips.iter().map(|tip| tip.ansi().to_string().replace('_', "-"));
+        let tips: Vec<_> = tips.filter(|tip| !tip.contains("as a value")).map(Into::into).collect();
         if !tips.is_empty() {
             error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
         }

@@ -56,6 +56,14 @@ fn aliased(arg: Arg, taken: &[String]) -> Arg {
     arg.aliases(names)
 }
 
+/// Reads `weft help --help` as `weft --help`.
+pub(crate) fn with_help(mut words: Vec<OsString>) -> Vec<OsString> {
+    if words.len() == 3 && words[1] == "help" && (words[2] == "--help" || words[2] == "-h") {
+        words.remove(1);
+    }
+    words
+}
+
 /// Replaces mpirun's `-np` by `-n`, which clap would parse as `-n p`. Options of a program that `weft run` starts are left alone.
 pub(crate) fn with_np(mut words: Vec<OsString>, weft: &Command) -> Vec<OsString> {
     let command = words.get(1).and_then(|word| word.to_str()).unwrap_or_default();

@@ -283,7 +283,7 @@ fn wrong_arguments_exit_with_2() {
         ("--lanes 2", "--algorithm"),
         ("--plan nothere.json", "cannot read nothere.json"),
         ("-n 1000 --bind core -e 8", "needs a core for each of 1000 ranks"),
-        ("-e 900TB", "choose a smaller -e"),
+        ("-e 900TB", "choose smaller sizes"),
     ] {
         let done = bench("bench-misuse", arguments);
         assert_eq!(done.code, Some(2), "{arguments}: {}", done.errors);

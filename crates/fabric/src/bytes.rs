@@ -66,6 +66,9 @@ impl FromStr for Bytes {
         }
         let (_, factor) = UNITS.iter().find(|(name, _)| *name == unit.trim()).ok_or_else(unreadable)?;
         let value = number.parse::<f64>().map_err(|_| unreadable())? * *factor as f64;
+        if *factor == 1 && value.fract() != 0.0 {
+            return Err(unreadable());
+        }
         // Whole numbers stay exact; a double is not, above 2^53.
         let bytes = match number.parse::<u64>() {
             Ok(whole) => whole.checked_mul(*factor),
@@ -120,7 +123,9 @@ mod tests {
         {
             assert!(matches!(text.parse::<Bytes>(), Err(ParseSizeError::TooLarge(_))), "{text}");
         }
-        for text in ["", "lots", "G", "GB", "1Gb", "1KG", "1.2.3", "-1", "-1G", "1 parsec", ".", ".9"] {
+        for text in
+            ["", "lots", "G", "GB", "1Gb", "1KG", "1.2.3", "-1", "-1G", "1 parsec", ".", ".9", "1.5", "0.5b"]
+        {
             assert!(matches!(text.parse::<Bytes>(), Err(ParseSizeError::Unreadable(_))), "{text}");
         }
     }

@@ -12,8 +12,8 @@ impl FromStr for Sizes {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (from, to) =
-            text.split_once("..").ok_or("write two sizes with two dots between them: 8..1GiB")?;
+        let ends = text.split_once("..").filter(|(from, to)| !from.is_empty() && !to.is_empty());
+        let (from, to) = ends.ok_or("write two sizes with two dots between them: 8..1GiB")?;
         let size = |text: &str| text.parse::<Bytes>().map_err(|error| error.to_string());
         let (from, to) = (size(from)?, size(to)?);
         if from > to { Err(format!("{from} is larger than {to}")) } else { Ok(Self(from.0, to.0)) }

@@ -162,6 +162,11 @@ fn parse(file: &Path) -> Result<(Plan, Form), Failure> {
         })?;
         return Ok((plan, Form::Msccl));
     }
+    if !text.trim_start().starts_with('{') {
+        return Err(Failure::misuse(anyhow!(
+            "{name}: not a plan: it begins neither with `{{` (JSON) nor with `<` (MSCCL's XML)"
+        )));
+    }
     let plan = Plan::from_json(text).map_err(|error| Failure::misuse(anyhow!("{name}: {error}")))?;
     Ok((plan, Form::Json))
 }

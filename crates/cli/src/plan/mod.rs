@@ -18,7 +18,7 @@ pub(crate) use ask::Sizes;
 pub(crate) use file::read;
 
 use crate::Failure;
-use crate::names::between;
+use crate::names::{at_least, between};
 use ask::{Messages, Torus};
 use emit::Emit;
 
@@ -75,7 +75,7 @@ enum Command {
 
 #[derive(clap::Args)]
 struct Build {
-    /// Plan for RANKS ranks without a fabric [default: 2]
+    /// Plan for RANKS ranks without a fabric, with --algorithm [default: 2]
     #[arg(short = 'n', long, conflicts_with = "fabric", value_parser = between(1, RANKS_MAX))]
     ranks: Option<u32>,
     /// Use this algorithm instead of the fastest; `weft plan --list` prints them
@@ -100,7 +100,7 @@ struct Build {
     #[arg(long, value_name = "FROM..TO", requires = "fabric", conflicts_with_all = ["algorithm", "show", "emit"])]
     sizes: Option<Sizes>,
     /// The root of a reduce, broadcast, gather or scatter [default: 0]
-    #[arg(long, value_name = "RANK")]
+    #[arg(long, value_name = "RANK", value_parser = at_least(0_u32))]
     root: Option<u32>,
     /// The shape of the grid for neighbours: `4x2`, `2x2x2` [default: a ring]
     #[arg(long, value_name = "AxBxC")]

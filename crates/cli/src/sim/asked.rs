@@ -20,12 +20,12 @@ use crate::names::between;
 #[derive(clap::Args, Clone)]
 #[command(next_help_heading = "Library")]
 pub(super) struct LibraryArgs {
-    /// The library, with or without a version: nccl:2.18, rccl, gloo, openmpi, weft, msccl:FILE [default: the newest nccl, or rccl for
+    /// The library, with or without a version: nccl:2.18, rccl, oneccl, gloo, openmpi, weft, msccl:FILE [default: the newest nccl, or rccl for
     /// AMD GPUs]
     #[arg(long, value_name = "NAME[:VERSION]")]
     pub(super) library: Option<String>,
-    /// The algorithm, as NCCL_ALGO sets it: Ring, Tree, NVLS, NVLSTree, CollnetDirect, CollnetChain, PAT [default: the library's
-    /// choice]
+    /// The algorithm, as NCCL_ALGO sets it: Ring, Tree, NVLS, NVLSTree, CollnetDirect, CollnetChain, PAT, Symmetric [default: the
+    /// library's choice]
     #[arg(long, value_name = "NAME", value_parser = algorithm)]
     pub(super) algorithm: Option<LibraryAlgorithm>,
     /// The protocol, as NCCL_PROTO sets it: LL, LL128, Simple [default: the library's choice]

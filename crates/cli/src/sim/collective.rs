@@ -43,7 +43,7 @@ pub(super) struct Calls {
     #[arg(long, value_name = "FROM..TO")]
     sizes: Option<Sizes>,
     /// With --sizes: multiply the size by FACTOR at each step
-    #[arg(short = 'f', long, value_name = "FACTOR", requires = "sizes", value_parser = at_least(2_u64), default_value_t = FACTOR_ASKED)]
+    #[arg(short = 'f', long, value_name = "FACTOR", requires = "sizes", conflicts_with = "size", value_parser = at_least(2_u64), default_value_t = FACTOR_ASKED)]
     stepfactor: u64,
     /// Draw time and bus bandwidth over size as SVG
     #[arg(long, value_name = "FILE")]

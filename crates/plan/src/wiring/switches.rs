@@ -23,7 +23,7 @@ pub(super) fn multicast(sites: &Sites<'_>, islands: &[Placed<'_>]) -> Result<(),
         let why = match island.island.kind {
             _ if island.ranks.len() < 2 => "has a single rank, so a switch has nothing to add",
             Interconnect::Links(_) => "has direct links; only an NVSwitch multicasts and reduces",
-            Interconnect::Host => "has no NVSwitch, which multicasts and reduces",
+            Interconnect::Host => "has no NVSwitch",
             Interconnect::Switch
                 if !island.ranks.iter().all(|rank| reduces(fabric, fabric.gpus()[*rank as usize])) =>
             {

@@ -30,14 +30,17 @@ impl Picture<'_> {
         }
         let is_wrong = !sentences.is_empty();
         if !is_wrong {
+            let all = match self.size {
+                1 => "the only rank is".to_owned(),
+                2 => "both ranks are".to_owned(),
+                size => format!("all {size} ranks are"),
+            };
             sentences.push(match furthest(self.records) {
                 Some(number) if is_at_work => {
-                    format!("Nothing is wrong: all {} ranks are at work, around call #{number}.", self.size)
+                    format!("Nothing is wrong: {all} at work, around call #{number}.")
                 }
-                Some(number) => {
-                    format!("Nothing is wrong: all {} ranks have reached call #{number}.", self.size)
-                }
-                None => format!("Nothing is wrong: none of {} ranks has made a call.", self.size),
+                Some(number) => format!("Nothing is wrong: {all} at call #{number}."),
+                None => format!("Nothing is wrong: {all} before the first call."),
             });
         }
         if let Some(sentence) = straggler(late) {

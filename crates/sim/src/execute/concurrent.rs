@@ -170,9 +170,6 @@ impl Runner<'_> {
     /// The setup of a job on some of the GPUs.
     pub fn setup_of(&self, gpus: &[u32]) -> Result<Setup, ExecuteError> {
         let impossible = |why: &str| Err(ExecuteError::Impossible(why.to_owned()));
-        if gpus.len() < 2 {
-            return impossible("a job needs two or more GPUs");
-        }
         let mut hosts: Vec<(Option<HostId>, u32)> = Vec::new();
         for gpu in gpus {
             let Some(id) = self.fabric.gpus().get(*gpu as usize) else {
@@ -186,6 +183,9 @@ impl Runner<'_> {
                 Some((_, count)) => *count += 1,
                 None => hosts.push((host, 1)),
             }
+        }
+        if gpus.len() < 2 {
+            return impossible("a job needs two or more GPUs");
         }
         let per_host = hosts[0].1;
         if hosts.iter().any(|(_, count)| *count != per_host) {

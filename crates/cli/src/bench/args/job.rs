@@ -153,7 +153,7 @@ fn enough_memory(job: &Job, here: usize) -> Result<(), Failure> {
     let needed = of_all / job.ranks as u64 * here.min(job.ranks) as u64;
     match weftlink_shm::available::memory_bytes() {
         Some(left) if needed > left => misuse(format!(
-            "the buffers of {} need {}, and {} are free; choose a smaller -e",
+            "the buffers of {} need {}, and {} are free; choose smaller sizes",
             counted(here, "rank"),
             Bytes(needed),
             Bytes(left)

@@ -136,7 +136,7 @@ pub(crate) struct Args {
     bind: Option<Bind>,
     /// Fail a call that waits this long for other ranks (also --timeout): 30s, 500ms, 2m
     #[arg(
-        short_alias = 'T',
+        visible_short_alias = 'T',
         long,
         alias = "timeout",
         value_name = "TIME",

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use weftlink_membership::durations::{ACCEPT_POLL, HELLO, PROBE, SEND};
-use weftlink_membership::regroup::{self, Action, Connection, Input, Regroup, Unreached, View};
+use weftlink_membership::regroup::{self, Abort, Action, Connection, Input, Regroup, Unreached, View};
 use weftlink_membership::{Probe, tree};
 use weftlink_shm::limits::STACK_BYTES;
 use weftlink_shm::poll_hook;
@@ -104,6 +104,8 @@ struct Driver<'a> {
     /// Connections between this rank and its followers or leader.
     connections: BTreeMap<Connection, Channel>,
     connected: Connection,
+    /// Those to ranks that this rank has called, the last one to each: a rank that has left the old group answers that.
+    called: BTreeMap<Connection, u32>,
     /// Connections in the tree of the group that is forming.
     parent: Option<Arc<Link>>,
     children: Vec<Arc<Link>>,
@@ -139,6 +141,7 @@ impl<'a> Driver<'a> {
             refused: BTreeSet::new(),
             connections: BTreeMap::new(),
             connected: 0,
+            called: BTreeMap::new(),
             parent: None,
             children: Vec::new(),
         })
@@ -207,8 +210,13 @@ impl<'a> Driver<'a> {
             };
             let mut has_ended = has_ended;
             for (message, _) in messages {
-                match message {
-                    Message::Regroup(message) => self.inputs.push_back(Input::Message(connection, message)),
+                match (message, self.called.get(&connection)) {
+                    (Message::Regroup(message), None) => {
+                        self.inputs.push_back(Input::Message(connection, message));
+                    }
+                    (Message::Regroup(regroup::Message::Abort { why: Abort::Left, .. }), Some(&number)) => {
+                        self.inputs.push_back(Input::Probed(number, Probe::Refused));
+                    }
                     _ => has_ended = true,
                 }
             }
@@ -218,6 +226,7 @@ impl<'a> Driver<'a> {
         }
         for connection in ended {
             self.connections.remove(&connection);
+            self.called.remove(&connection);
             self.inputs.push_back(Input::Closed(connection));
         }
         if self.machine.next_timeout().is_some_and(|when| when <= Instant::now()) {
@@ -339,19 +348,21 @@ impl<'a> Driver<'a> {
         poll_hook::poll();
         let next: Vec<_> = self.probes.drain(..self.probes.len().min(PROBES_MAX)).collect();
         let (monitor, lineage) = (self.monitor, self.lineage);
-        let probe = |number: u32, hello: Option<regroup::Hello>| {
+        type Probed = (Probe, Option<Channel>);
+        let probe = |number: u32, hello: Option<regroup::Hello>| -> Probed {
+            let is_call = hello.is_some();
             let regroup = |hello| Introduction::Regroup { lineage: lineage.id, hello };
             let introduction = hello.map_or(Introduction::Probe, regroup);
             match monitor.dial(lineage.contact(number), &introduction, Deadline::new(PROBE)) {
-                Ok(_) => Probe::Answered,
-                Err(Broken::Refused) => Probe::Refused,
-                Err(Broken::Late | Broken::Unreachable(_)) => Probe::Silent,
-                Err(_) => Probe::Unclear,
+                Ok(channel) => (Probe::Answered, Some(channel).filter(|_| is_call)),
+                Err(Broken::Refused) => (Probe::Refused, None),
+                Err(Broken::Late | Broken::Unreachable(_)) => (Probe::Silent, None),
+                Err(_) => (Probe::Unclear, None),
             }
         };
         let probe = &probe;
-        let probed: Vec<(u32, Probe)> = std::thread::scope(|scope| {
-            type Started<'a> = Result<ScopedJoinHandle<'a, Probe>, Option<regroup::Hello>>;
+        let probed: Vec<(u32, Probed)> = std::thread::scope(|scope| {
+            type Started<'a> = Result<ScopedJoinHandle<'a, Probed>, Option<regroup::Hello>>;
             let begin = |(number, hello): (u32, Option<regroup::Hello>)| {
                 let thread =
                     std::thread::Builder::new().name("weft-helper".to_owned()).stack_size(STACK_BYTES);
@@ -361,12 +372,18 @@ impl<'a> Driver<'a> {
             let threads: Vec<(u32, Started<'_>)> = next.into_iter().map(begin).collect();
             // Where no thread could be started, this one probes.
             let join = |(number, thread): (u32, Started<'_>)| match thread {
-                Ok(thread) => (number, thread.join().unwrap_or(Probe::Unclear)),
+                Ok(thread) => (number, thread.join().unwrap_or((Probe::Unclear, None))),
                 Err(hello) => (number, probe(number, hello)),
             };
             threads.into_iter().map(join).collect()
         });
-        for (number, outcome) in probed {
+        for (number, (outcome, call)) in probed {
+            if let Some(channel) = call {
+                let earlier = self.called.extract_if(.., |_, other| *other == number);
+                earlier.for_each(|(connection, _)| drop(self.connections.remove(&connection)));
+                let connection = self.add(channel);
+                self.called.insert(connection, number);
+            }
             match outcome {
                 Probe::Refused => self.refuse(number),
                 outcome => self.inputs.push_back(Input::Probed(number, outcome)),

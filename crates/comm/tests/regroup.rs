@@ -149,6 +149,30 @@ fn a_rank_that_shrinks_too_late_is_excluded() {
     });
 }
 
+/// Ranks 1 and 2 drop the communicator after it has failed, and their processes live on with another one.
+#[test]
+fn ranks_that_dropped_a_failed_communicator_need_no_vote() {
+    let (has_dropped, is_over) = (std::sync::Barrier::new(3), std::sync::Barrier::new(3));
+    on_hosts(3, 1, |mut comm| {
+        let rank = comm.rank();
+        let other = comm.split(Some(rank as u32), 0).unwrap();
+        // Calls that differ fail on all ranks.
+        let called = if rank == 0 { comm.barrier() } else { check(&mut comm, 1) };
+        called.unwrap_err();
+        let survivor = (rank == 0).then_some(comm);
+        has_dropped.wait();
+        let began = std::time::Instant::now();
+        let shrunk = survivor.map(Communicator::shrink);
+        let time = began.elapsed();
+        is_over.wait();
+        drop(other);
+        if let Some(shrunk) = shrunk {
+            assert_eq!(shrunk.unwrap().origins(), [0]);
+            assert!(time < AMPLE / 2, "it waited for ranks that had left: {time:?}");
+        }
+    });
+}
+
 /// A rank process: makes calls until ranks die, and continues with the survivors.
 fn rank_of_a_dying_job(role: &str) {
     let mut words = role.split(' ');

@@ -41,11 +41,10 @@ impl Communicator {
 
     /// A communicator of the survivors after a failed call: the ranks that call this, in the order of their ranks. Ranks that have not
     /// called it when the deadline ([`Options::deadline`]) passes are excluded, even if they live. Ranks that left this communicator
-    /// before it failed do not count. If other missing ranks are not known to be dead, the survivors continue only if they are more than
-    /// half of all ranks, or half of them with rank 0; otherwise the error is [`BootstrapError::Minority`]. A rank that drops the
-    /// communicator after the failure, as one does whose own `shrink` fails, can never continue it: survivors that learn of that do not
-    /// count it either, and the others count it as missing. More ranks may die meanwhile. The new communicator uses nothing of this one,
-    /// neither memory nor connections; allocate windows and load plans again.
+    /// do not count, also those that dropped it after the failure and answer that, as a rank whose own `shrink` failed does. If other
+    /// missing ranks are not known to be dead, the survivors continue only if they are more than half of all ranks, or half of them with
+    /// rank 0; otherwise the error is [`BootstrapError::Minority`]. More ranks may die meanwhile. The new communicator uses nothing of
+    /// this one, neither memory nor connections; allocate windows and load plans again.
     pub fn shrink(mut self) -> Result<Communicator, Error> {
         let options = self.options;
         let mut bootstrap = std::mem::replace(&mut self.bootstrap, Bootstrap::alone());

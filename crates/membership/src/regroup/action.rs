@@ -71,7 +71,8 @@ pub enum Action {
     Abandon(View),
     /// Find out whether anybody answers at a rank's address, and report [`Input::Probed`].
     Probe(u32),
-    /// The same, with a hello for the rank: it may wait for another leader and should come to this rank.
+    /// The same, with a hello for the rank: it may wait for another leader and should come to this rank. If it answers
+    /// [`Abort::Left`](super::Abort::Left), also report [`Probe::Refused`](crate::Probe::Refused): it needs no vote.
     Call(u32, Hello),
     /// Regrouping is over.
     Done(Result<View, Error>),

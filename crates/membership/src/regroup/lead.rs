@@ -179,8 +179,10 @@ impl Regroup {
         let here: Vec<u32> = here.into_iter().collect();
         if !has_quorum {
             // A leader that was stopped meanwhile gives the others a moment even after the deadline.
+            // So does one that leads since the deadline, because it has passed over those before: they may call it.
             let until = match now >= self.gather_until + PROBE {
                 true => now + LATE_MINORITY,
+                false if now >= self.deadline => self.gather_until.min(now + LATE_MINORITY),
                 false => self.deadline.min(now + MINORITY),
             };
             let until = *self.minority_until.get_or_insert(until);

@@ -120,6 +120,8 @@ struct Blocked {
 /// A connection between a follower and its leader.
 struct Star {
     ends: [u32; 2],
+    /// It carries a call to regroup: the first end reads only whether the second has left.
+    is_call: bool,
     attempts: [u32; 2],
     is_open: bool,
     last: [Instant; 2],

@@ -17,8 +17,13 @@ impl World {
         let Some(star) = self.stars.get(&connection).filter(|star| star.is_open) else { return };
         let (to, attempt, when) =
             (star.ends[0], star.attempts[0], self.queue.now() + Duration::from_millis(1));
-        let abort = regroup::Message::Abort { group: None, why };
-        let input = regroup::Input::Message(connection, abort);
+        let input = match (star.is_call, why) {
+            (true, regroup::Abort::Left) => regroup::Input::Probed(rank, Probe::Refused),
+            (_, why) => {
+                let abort = regroup::Message::Abort { group: None, why };
+                regroup::Input::Message(connection, abort)
+            }
+        };
         self.queue.at(when.max(star.last[0]), Happens::Regroup(to, attempt, input));
         self.close_star(connection, Some(rank));
     }
@@ -166,7 +171,8 @@ impl World {
                     Ok(()) => {
                         let id = self.queue.number();
                         let last = [when; 2];
-                        let star = Star { ends: [rank, to], attempts: [attempt, 0], is_open: true, last };
+                        let (ends, attempts) = ([rank, to], [attempt, 0]);
+                        let star = Star { ends, is_call: false, attempts, is_open: true, last };
                         self.stars.insert(id, star);
                         self.queue.at(when, Happens::Arrives(to, id, hello));
                         Ok(id)
@@ -202,8 +208,8 @@ impl World {
                 let (outcome, time) = self.probe(rank, to);
                 if let (Act::Call(_, hello), Probe::Answered) = (action, outcome) {
                     let (id, when) = (self.queue.number(), self.queue.now() + time);
-                    let star =
-                        Star { ends: [rank, to], attempts: [attempt, 0], is_open: true, last: [when; 2] };
+                    let (ends, attempts, last) = ([rank, to], [attempt, 0], [when; 2]);
+                    let star = Star { ends, is_call: true, attempts, is_open: true, last };
                     self.stars.insert(id, star);
                     self.queue.at(when, Happens::Arrives(to, id, hello));
                 }

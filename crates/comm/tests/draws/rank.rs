@@ -299,9 +299,12 @@ impl Rank {
     /// Shrinks, and makes calls in the new group.
     fn shrink(&mut self, mut comm: Communicator) -> Result<(), Outcome> {
         self.hold(Gate::Shrink);
+        // Origins go back one step; the report has the ranks of the first communicator.
+        let mut ranks: Vec<usize> = (0..self.draw.size).collect();
         for _ in 0..self.draw.size {
             comm = comm.shrink().map_err(|error| self.failed(error))?;
-            report(&Event::Shrunk { origins: comm.origins().to_vec(), at: now() });
+            ranks = comm.origins().iter().map(|rank| ranks[*rank]).collect();
+            report(&Event::Shrunk { origins: ranks.clone(), at: now() });
             match self.calls_after_shrink(&mut comm) {
                 // Another rank was killed.
                 Err(Outcome::Failed(_)) => {}

@@ -54,9 +54,10 @@ impl World {
             Fault::Stop(rank, time) => {
                 let view = self.nodes[rank as usize].view.clone();
                 self.stop_below(&view, rank);
-                if self.nodes[rank as usize].life == Life::Runs {
-                    self.nodes[rank as usize].life = Life::Stopped;
-                    self.queue.at(self.queue.now() + time, Happens::Resume(rank));
+                let (node, resumed) = (&mut self.nodes[rank as usize], self.queue.now() + time);
+                if node.life == Life::Runs {
+                    (node.life, node.resumed) = (Life::Stopped, resumed);
+                    self.queue.at(resumed, Happens::Resume(rank));
                 }
                 Ok(())
             }

@@ -225,7 +225,11 @@ impl World {
         }
         match self.nodes[to as usize].life {
             Life::Runs | Life::Away => (Ok(()), delay),
-            Life::Stopped => (Err(Unreached::Silent), HELLO),
+            // A connection to a process that is stopped waits in its queue.
+            Life::Stopped => {
+                let time = self.nodes[to as usize].resumed - self.queue.now() + delay;
+                if time < HELLO { (Ok(()), time) } else { (Err(Unreached::Silent), HELLO) }
+            }
             Life::Dead | Life::Gone if self.has_just_ended(to) => (Err(Unreached::Unclear), delay),
             Life::Dead | Life::Gone => (Err(Unreached::Refused), delay),
         }

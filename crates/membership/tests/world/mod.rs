@@ -93,7 +93,7 @@ struct Node {
     /// Counts attempts to regroup, so that results of an old one are not taken for those of a new one.
     attempt: u32,
     regroup_deadline: Instant,
-    /// When it was last resumed.
+    /// When it was last resumed, or will be.
     resumed: Instant,
     /// Followers that came while this rank was not regrouping.
     arrivals: Vec<(u64, regroup::Hello)>,
@@ -355,7 +355,6 @@ impl World {
             Happens::Resume(rank) => {
                 if self.nodes[rank as usize].life == Life::Stopped {
                     self.nodes[rank as usize].life = Life::Runs;
-                    self.nodes[rank as usize].resumed = self.queue.now();
                     for happens in std::mem::take(&mut self.nodes[rank as usize].backlog) {
                         self.happen(happens)?;
                     }

@@ -7,6 +7,8 @@ pub mod cache;
 mod call;
 #[cfg(test)]
 mod cases;
+mod choose;
+mod collectives;
 mod communicator;
 mod contributions;
 pub mod driver;
@@ -25,6 +27,8 @@ mod source;
 mod versions;
 
 pub use arena::adapted;
+pub use choose::{Choice, choose};
+pub use collectives::{Collectives, LoadedPlan, in_one_buffer};
 pub use communicator::{Communicator, PlanId};
 pub use error::Error;
 pub use sharing::Memory;

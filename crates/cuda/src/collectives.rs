@@ -1,0 +1,195 @@
+//! Collectives by name: each call runs the plan that [`choose`] selects for it, loaded at first use.
+
+// Calls a function that takes addresses.
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use weftlink_bootstrap::Bootstrap;
+use weftlink_plan::{Aliasing, Collective, DataType, Reduction, Verified};
+
+use crate::choose::{Choice, choose};
+use crate::driver::{Context, Device, DeviceAddress, Stream};
+use crate::{Communicator, Error, PlanId};
+
+/// A communicator that chooses plans.
+#[derive(Debug)]
+pub struct Collectives {
+    communicator: Communicator,
+    ranks: u32,
+    /// Of the GPU that has most.
+    ranks_on_gpu: usize,
+    plans: HashMap<(Collective, Choice), LoadedPlan>,
+}
+
+/// A plan that calls can run.
+#[derive(Clone, Debug)]
+pub struct LoadedPlan {
+    id: PlanId,
+    /// Its name.
+    pub name: String,
+    /// How it takes buffers.
+    pub aliasing: Vec<Aliasing>,
+}
+
+impl LoadedPlan {
+    /// Its number in the communicator.
+    pub fn id(&self) -> PlanId {
+        self.id
+    }
+}
+
+impl Collectives {
+    /// Joins the ranks of a group on a GPU. All ranks call it.
+    pub fn new(mut group: Bootstrap, device: &Device, timeout: Duration) -> Result<Collectives, Error> {
+        let ranks = group.size() as u32;
+        let gpus = group
+            .exchange("GPUs of ranks", device.uuid.to_vec(), timeout)
+            .map_err(|why| Error::Group { why: why.to_string() })?;
+        Ok(Collectives {
+            communicator: Communicator::new(group, device, timeout)?,
+            ranks,
+            ranks_on_gpu: most_alike(&gpus),
+            plans: HashMap::new(),
+        })
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.communicator.rank()
+    }
+
+    /// How many ranks there are.
+    pub fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    /// The context of its GPU.
+    pub fn context(&self) -> &Context {
+        self.communicator.context()
+    }
+
+    /// Why a call of this rank failed, if one has.
+    pub fn failure(&self) -> Option<String> {
+        self.communicator.failure()
+    }
+
+    /// Ends the calls of this rank that wait; see [`Communicator::abort`].
+    pub fn abort(&self) {
+        self.communicator.abort();
+    }
+
+    /// Loads a plan of the caller's. All ranks call it with the same plan.
+    pub fn load(&mut self, plan: Verified) -> Result<LoadedPlan, Error> {
+        let (name, aliasing) = (plan.name.clone(), plan.aliasing.clone());
+        Ok(LoadedPlan { id: self.communicator.load(plan)?, name, aliasing })
+    }
+
+    /// The plan of calls of this size, loaded at first use. All ranks call it with the same arguments: loading waits for all of them.
+    pub fn plan_of(
+        &mut self,
+        collective: &Collective,
+        count: usize,
+        data_type: DataType,
+    ) -> Result<LoadedPlan, Error> {
+        let (gives, gets) = collective.blocks(self.ranks);
+        let bytes = count.saturating_mul(data_type.bytes()).saturating_mul(gives.max(gets) as usize);
+        let key = (collective.clone(), choose(collective, bytes, self.ranks_on_gpu));
+        if let Some(known) = self.plans.get(&key) {
+            return Ok(known.clone());
+        }
+        let loaded = self.load(key.1.plan(collective, self.ranks)?)?;
+        self.plans.insert(key, loaded.clone());
+        Ok(loaded)
+    }
+
+    /// Compiles what a call needs, so that the call itself only launches. Waits for no other rank.
+    pub fn prepare_call(
+        &mut self,
+        plan: &LoadedPlan,
+        buffers: [DeviceAddress; 2],
+        count: usize,
+        data_type: DataType,
+        reduction: Reduction,
+    ) -> Result<(), Error> {
+        self.communicator.prepare_call(plan.id, buffers, count, data_type, reduction).map(|_| ())
+    }
+
+    /// Enqueues a call of a loaded plan on a stream.
+    ///
+    /// # Safety
+    /// As for [`Communicator::run`].
+    pub unsafe fn run(
+        &mut self,
+        plan: &LoadedPlan,
+        stream: &Stream,
+        buffers: [DeviceAddress; 2],
+        count: usize,
+        data_type: DataType,
+        reduction: Reduction,
+    ) -> Result<(), Error> {
+        // SAFETY: as the caller promises.
+        unsafe { self.communicator.run(plan.id, stream, buffers, count, data_type, reduction) }
+    }
+
+    /// Enqueues a collective on a stream: `count` elements of a block, input and output as in NCCL. All ranks make the same calls in the
+    /// same order. The first call of a kind loads a plan and waits for all ranks to do so; a thread that makes the calls of several ranks
+    /// lets each load it before, on a thread of its own, by [`Collectives::plan_of`]. Collectives without a reduction ignore it.
+    ///
+    /// # Safety
+    /// As for [`Communicator::run`].
+    pub unsafe fn call(
+        &mut self,
+        collective: &Collective,
+        stream: &Stream,
+        [input, output]: [DeviceAddress; 2],
+        count: usize,
+        data_type: DataType,
+        reduction: Reduction,
+    ) -> Result<(), Error> {
+        let plan = self.plan_of(collective, count, data_type)?;
+        let (rank, ranks) = (self.rank() as u32, self.ranks);
+        let has_both = collective.gives(rank, ranks) > 0 && collective.gets(rank, ranks) > 0;
+        let [input_at, output_at] = in_one_buffer(collective, rank).map(|block| {
+            (block as usize).saturating_mul(count).saturating_mul(data_type.bytes()) as DeviceAddress
+        });
+        let is_in_place = has_both && input.wrapping_sub(input_at) == output.wrapping_sub(output_at);
+        if is_in_place && !plan.aliasing.contains(&Aliasing::InPlace) {
+            return Err(Error::Misuse {
+                attempt: format!("run {collective} in place"),
+                why: format!("the plan {} needs separate buffers", plan.name),
+            });
+        }
+        // SAFETY: as the caller promises.
+        unsafe { self.run(&plan, stream, [input, output], count, data_type, reduction) }
+    }
+}
+
+/// The blocks at which a rank's input and output begin if they are one buffer: the smaller is the rank's own block of the larger.
+pub fn in_one_buffer(collective: &Collective, rank: u32) -> [u32; 2] {
+    match collective {
+        Collective::AllGather | Collective::Gather { .. } => [rank, 0],
+        Collective::ReduceScatter | Collective::Scatter { .. } => [0, rank],
+        _ => [0, 0],
+    }
+}
+
+/// How often the most frequent value occurs.
+fn most_alike(values: &[Vec<u8>]) -> usize {
+    let alike = |value: &Vec<u8>| values.iter().filter(|other| *other == value).count();
+    values.iter().map(alike).max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_crowded_gpu_counts() {
+        let on = |gpus: &[u8]| most_alike(&gpus.iter().map(|gpu| vec![*gpu; 16]).collect::<Vec<_>>());
+        assert_eq!(on(&[1, 1, 2]), 2);
+        assert_eq!(on(&[1, 2, 2, 2, 3]), 3);
+        assert_eq!(on(&[]), 0);
+    }
+}

@@ -20,6 +20,8 @@ mod host_tests;
 mod kernels;
 pub mod nvrtc;
 mod program;
+pub mod queues;
+pub mod ranks;
 mod records;
 mod reports;
 mod sharing;

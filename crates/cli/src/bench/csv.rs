@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use super::job::Job;
 use super::results::Row;
-use super::table::{cache_name, op_name, root};
+use super::table::{cache_name, memory_kind, op_name, root};
 
 const HEAD: &str = "collective,ranks,memory,cache,type,redop,root,bytes,count,way,iterations,time_us,algbw_gb_per_s,\
                     busbw_gb_per_s,wrong,predicted_us,min_us,p50_us,p95_us,p99_us,max_us,plan";
@@ -13,7 +13,6 @@ pub(super) fn write(out: &mut impl Write, job: &Job, rows: &[Row]) -> io::Result
     writeln!(out, "{HEAD}")?;
     for row in rows {
         let case = &job.cases[row.case];
-        let memory = if case.symmetric { "symmetric" } else { "ordinary" };
         for (way, measured) in [("out-of-place", &row.out_of_place), ("in-place", &row.in_place)] {
             let Some(measured) = measured else { continue };
             let number = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.4}"));
@@ -28,7 +27,7 @@ pub(super) fn write(out: &mut impl Write, job: &Job, rows: &[Row]) -> io::Result
             let fields = [
                 case.collective.name().to_owned(),
                 job.ranks.to_string(),
-                memory.to_owned(),
+                memory_kind(job, case).to_owned(),
                 cache_name(case).to_owned(),
                 case.data_type.name().to_owned(),
                 op_name(case).to_owned(),

@@ -19,8 +19,6 @@ pub(super) struct Elsewhere {
     run_cycles: Option<Option<String>>,
     #[arg(short = 'p', long = "parallel_init", hide = true, num_args = 0..=1)]
     parallel_init: Option<Option<String>>,
-    #[arg(short = 'G', long, hide = true, num_args = 0..=1)]
-    cudagraph: Option<Option<String>>,
     #[arg(short = 'y', long = "stream_null", hide = true, num_args = 0..=1)]
     stream_null: Option<Option<String>>,
     #[arg(short = 'C', long = "report_cputime", hide = true, num_args = 0..=1)]
@@ -53,7 +51,6 @@ impl Elsewhere {
             (&self.agg_iters, "-m", "aggregation of calls applies to GPUs only"),
             (&self.run_cycles, "-N", "there are no cycles; run the command again"),
             (&self.parallel_init, "-p", "ranks always start in parallel; the option applies to GPUs only"),
-            (&self.cudagraph, "-G", "CUDA graphs apply to GPUs only"),
             (&self.stream_null, "-y", GPUS),
             (&self.report_cputime, "-C", "times are CPU times already; the option applies to GPUs only"),
             (&self.report_timestamps, "-S", "rows have no timestamps; -J FILE records when the run began"),

@@ -12,6 +12,8 @@ use super::names::{Op, Type};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) ranks: usize,
+    /// Whether ranks share a GPU, with buffers in its memory.
+    pub(super) on_gpu: bool,
     /// The kinds of calls.
     pub(super) cases: Vec<Case>,
     /// The rows in order: a case, and the elements of a block.

@@ -9,7 +9,7 @@ use weftlink_plan::Algorithm;
 use super::Run;
 use super::job::Job;
 use super::results::{Measured, Row, Spread, average_busbw_gb_per_s, wrong};
-use super::table::{cache_name, op_name, root, same_memory};
+use super::table::{cache_name, memory_kind, op_name, root, same_memory};
 
 pub(super) fn document(run: &Run<'_>) -> Value {
     let Run { job, rows, machine, .. } = run;
@@ -26,11 +26,12 @@ pub(super) fn document(run: &Run<'_>) -> Value {
         "pids": run.crew.pids,
         "hosts": run.crew.hosts,
         "cores": job.cores,
-        "buffers": same_memory(job).map(memory),
+        "buffers": same_memory(job).and(first).map(|case| memory_kind(job, case)),
         "type": first.map(|case| case.data_type.name()),
         "redop": first.map(op_name),
         "plan": job.same_plan().map(|(name, lanes, hash)| json!({ "name": name, "lanes": lanes, "hash": hash })),
-        "kernels": Kernels::detect().name(),
+        "kernels": (!job.on_gpu).then(|| Kernels::detect().name()),
+        "gpu": run.gpu.as_ref().map(super::gpu::Gpu::json),
         "latency_us": machine.latency_us,
         "bandwidth_gb_per_s": machine.bandwidth_gb_per_s,
         "clock_ns": machine.clock_ns,
@@ -63,10 +64,6 @@ fn environment(run: &Run<'_>) -> Value {
     })
 }
 
-fn memory(symmetric: bool) -> &'static str {
-    if symmetric { "symmetric" } else { "ordinary" }
-}
-
 fn row(job: &Job, row: &Row) -> Value {
     let case = &job.cases[row.case];
     json!({
@@ -74,7 +71,7 @@ fn row(job: &Job, row: &Row) -> Value {
         "type": case.data_type.name(),
         "redop": op_name(case),
         "root": root(case),
-        "buffers": memory(case.symmetric),
+        "buffers": memory_kind(job, case),
         "cache": cache_name(case),
         "bytes": row.bytes,
         "count": row.count,

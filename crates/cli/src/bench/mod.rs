@@ -4,13 +4,14 @@
 //! (`spawn`) or is one of them (`launched`). They measure the link between two ranks (`probe`), then row by row (`rank`,
 //! `measure`) with data that can be checked (`data`, `encode`) in rotating buffers (`slots`), or pair by pair (`pairs`). Their
 //! reports (`job`) are merged (`results`) and printed (`table`, `json`, `csv`, `plot`, `trace`, `summary`), or become a tuning
-//! table (`tune`).
+//! table (`tune`). Rows between ranks on a GPU are measured by `gpu`, in this process.
 
 mod args;
 mod csv;
 mod data;
 mod elsewhere;
 mod encode;
+mod gpu;
 mod job;
 mod json;
 mod launched;
@@ -62,6 +63,8 @@ struct Run<'j> {
     rows: Vec<Row>,
     matrices: Option<Matrices>,
     outcome: Outcome,
+    /// The GPU, if ranks share one.
+    gpu: Option<gpu::Gpu>,
 }
 
 /// The ranks.
@@ -81,23 +84,21 @@ impl Crew {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    if args.gpu {
+        return gpu::run(args);
+    }
     let launched = launched::of_this_process(args.launcher)?;
     let mut job = args.job(launched.as_ref())?;
     if launched.as_ref().is_some_and(|environment| environment.rank > 0) {
         return launched::follow(job);
     }
     let least = args.least_busbw_gb_per_s()?;
-    // Create the files first: a write error must not come after minutes of measuring.
-    let csv = args.csv.as_deref().filter(|path| *path != Path::new("-")).map(create).transpose()?;
-    let plot = args.plot.as_deref().map(create).transpose()?;
-    let json_file = args.json_file.as_deref().map(create).transpose()?;
-    let table_file = args.output.as_deref().map(create).transpose()?;
-    let trace_file = args.trace.as_deref().map(create).transpose()?;
+    let files = Files::create(args)?;
     let started = SystemTime::now();
     let (mut ranks, crew) = start(args, &mut job, launched.as_ref())?;
     let mut out = io::stdout().lock();
     let form = Form::of(screen::terminal_columns());
-    let shows_table = !args.json && !args.tune && args.csv.as_deref() != Some(Path::new("-"));
+    let shows_table = args.shows_table();
     if shows_table {
         table::header(&mut out, &job, &crew)?;
     }
@@ -118,42 +119,72 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     };
     // No rank is left when the last line is printed.
     drop(ranks);
-    let run = Run { job: &job, crew, started, machine, rows, matrices, outcome };
-    if let Some((mut file, name)) = csv {
-        csv::write(&mut file, &job, &run.rows)
+    drop(out);
+    let run = Run { job: &job, crew, started, machine, rows, matrices, outcome, gpu: None };
+    finish(args, files, run, least)
+}
+
+/// The output files.
+struct Files {
+    csv: Option<Target>,
+    plot: Option<Target>,
+    json: Option<Target>,
+    table: Option<Target>,
+    trace: Option<Target>,
+}
+
+impl Files {
+    /// Creates the files first: a write error must not come after minutes of measuring.
+    fn create(args: &Args) -> Result<Self, Failure> {
+        Ok(Self {
+            csv: args.csv.as_deref().filter(|path| *path != Path::new("-")).map(create).transpose()?,
+            plot: args.plot.as_deref().map(create).transpose()?,
+            json: args.json_file.as_deref().map(create).transpose()?,
+            table: args.output.as_deref().map(create).transpose()?,
+            trace: args.trace.as_deref().map(create).transpose()?,
+        })
+    }
+}
+
+/// Writes the files and what stands below the rows, or the whole document. Returns the result of the command.
+fn finish(args: &Args, files: Files, run: Run<'_>, least_gb_per_s: Option<f64>) -> Result<(), Failure> {
+    let job = run.job;
+    let mut out = io::stdout().lock();
+    if let Some((mut file, name)) = files.csv {
+        csv::write(&mut file, job, &run.rows)
             .with_context(|| format!("cannot write {name}"))
             .map_err(Failure::Finding)?;
     }
-    if let Some(file) = plot {
-        write(file, plot::svg(&job, &run.rows).as_bytes())?;
+    if let Some(file) = files.plot {
+        write(file, plot::svg(job, &run.rows).as_bytes())?;
     }
-    if let Some(file) = trace_file {
-        write(file, format!("{:#}\n", trace::document(&job, &run.rows)).as_bytes())?;
+    if let Some(file) = files.trace {
+        write(file, format!("{:#}\n", trace::document(job, &run.rows)).as_bytes())?;
     }
-    if let Some(file) = json_file {
+    if let Some(file) = files.json {
         write(file, format!("{:#}\n", json::document(&run)).as_bytes())?;
     }
     if args.tune {
-        let found = tune::table(&job, &run.rows, run.machine.reads_peers);
-        match table_file {
+        let found = tune::table(job, &run.rows, run.machine.reads_peers);
+        match files.table {
             Some(file) => write(file, found.as_bytes())?,
             None => write!(out, "{found}")?,
         }
     } else if args.json {
         drop(out);
         crate::print_json(&json::document(&run))?;
-    } else if shows_table {
+    } else if args.shows_table() {
         match (&run.matrices, job.pairs) {
             (Some(matrices), Some(sizes)) => matrices.print(&mut out, sizes)?,
-            _ => table::footer(&mut out, &job, &run.rows)?,
+            _ => table::footer(&mut out, job, &run.rows)?,
         }
-        if let Some(sentence) = summary::sentence(&job, &run.rows).filter(|_| args.is_tour()) {
+        if let Some(sentence) = summary::sentence(job, &run.rows).filter(|_| args.is_tour()) {
             writeln!(out, "{}", screen::record(&sentence))?;
         }
     } else {
-        csv::write(&mut out, &job, &run.rows)?;
+        csv::write(&mut out, job, &run.rows)?;
     }
-    verdict(run, least)
+    verdict(run, least_gb_per_s)
 }
 
 /// Starts the ranks, or becomes rank 0 of those that a launcher started.

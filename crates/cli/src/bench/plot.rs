@@ -2,7 +2,7 @@
 
 use super::job::{Case, Job};
 use super::results::{Measured, Row};
-use super::table::{cache_name, memory_name, op_name};
+use super::table::{cache_name, memory_kind, op_name};
 use crate::counted;
 use crate::plot::{self, Line};
 
@@ -21,14 +21,14 @@ fn lines(job: &Job, rows: &[Row]) -> Vec<Line> {
         };
         let points: Vec<_> = rows.iter().filter(|row| row.case == at).filter_map(point).collect();
         if !points.is_empty() {
-            lines.push(Line { name: name(case), points });
+            lines.push(Line { name: name(job, case), points });
         }
     }
     lines
 }
 
-fn name(case: &Case) -> String {
+fn name(job: &Job, case: &Case) -> String {
     let root = case.collective.root().map_or(String::new(), |root| format!(", root {root}"));
     let (kind, op) = (case.data_type.name(), op_name(case));
-    format!("{}, {}, {kind} {op}{root}", memory_name(case.symmetric), cache_name(case))
+    format!("{} memory, {}, {kind} {op}{root}", memory_kind(job, case), cache_name(case))
 }

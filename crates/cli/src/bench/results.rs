@@ -76,14 +76,20 @@ impl Average {
 }
 
 impl Measured {
-    fn of(timings: &[&Timing], case: &Case, bytes: usize, average: Average) -> Option<Self> {
+    pub(super) fn of(
+        timings: &[&Timing],
+        case: &Case,
+        bytes: usize,
+        ranks: usize,
+        average: Average,
+    ) -> Option<Self> {
         let first = timings.first()?;
         let ranks_us: Vec<f64> =
             timings.iter().map(|timing| timing.seconds * 1e6 / f64::from(timing.iterations)).collect();
         let wrong = timings.iter().map(|timing| timing.wrong).sum();
         let time_us = average.of(&ranks_us);
         let algbw_gb_per_s = bytes as f64 / time_us.max(f64::MIN_POSITIVE) / 1e3;
-        let busbw_gb_per_s = algbw_gb_per_s * bus_factor(&case.collective, timings.len());
+        let busbw_gb_per_s = algbw_gb_per_s * bus_factor(&case.collective, ranks);
         let stats = Spread::of(timings);
         Some(Self {
             iterations: first.iterations,
@@ -162,7 +168,7 @@ impl<'j> Merger<'j> {
         let bytes = case.bytes(count, self.job.ranks);
         let merge = |timing: fn(&RankRow) -> Option<&Timing>| {
             let timings: Vec<&Timing> = rows.iter().filter_map(timing).collect();
-            Measured::of(&timings, case, bytes, self.average)
+            Measured::of(&timings, case, bytes, self.job.ranks, self.average)
         };
         let out_of_place = merge(|row| row.out_of_place.as_ref());
         let in_place = merge(|row| row.in_place.as_ref());

@@ -217,6 +217,15 @@ pub(super) fn same_memory(job: &Job) -> Option<bool> {
     job.cases.iter().all(|case| case.symmetric == first).then_some(first)
 }
 
+/// One word for the memory of a case.
+pub(super) fn memory_kind(job: &Job, case: &Case) -> &'static str {
+    match case.symmetric {
+        _ if job.on_gpu => "device",
+        true => "symmetric",
+        false => "ordinary",
+    }
+}
+
 pub(super) fn memory_name(symmetric: bool) -> &'static str {
     if symmetric { "symmetric memory" } else { "ordinary memory" }
 }

@@ -12,13 +12,16 @@ use crate::bench::names::What;
 use crate::bench::{pairs, slots, spawn, tune};
 use crate::{Failure, counted};
 
-const WARMUP_ITERS: u32 = 5;
+pub(super) const WARMUP_ITERS: u32 = 5;
 const TOUR_RANKS_MAX: usize = 8;
 
 impl Args {
     /// The job. The launcher determines the number of ranks.
     pub(in crate::bench) fn job(&self, launched: Option<&Environment>) -> Result<Job, Failure> {
         self.elsewhere.refuse()?;
+        if self.cudagraph.is_some() {
+            return misuse("-G: CUDA graphs apply to GPUs only".to_owned());
+        }
         // The ranks read the settings, too; a wrong one must fail before anything is printed.
         let knobs = Knobs::from_environment().map_err(Failure::misuse)?;
         self.fits_launcher(launched)?;
@@ -57,6 +60,7 @@ impl Args {
         }
         let mut job = Job {
             ranks,
+            on_gpu: false,
             cases: Vec::new(),
             rows: Vec::new(),
             plans: Vec::new(),

@@ -1,10 +1,11 @@
 //! Arguments of `weft bench`.
 
+mod gpu;
 mod job;
 mod rows;
 mod sizes;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::anyhow;
@@ -36,10 +37,14 @@ Examples:
   weft bench p2p -n 4                              each pair of ranks alone
   weft bench --plan mine.json                      your own plan, proved first
   weft bench --tune --output tuning.toml           the best algorithm by size
+  weft bench all-reduce --gpu -n 4 --sizes 8..1GiB    4 ranks on one GPU
   weft run -n 8 --hosts a,b -- weft bench all-reduce    ranks of several hosts
 
 Options have the names of nccl-tests, except -n, which is the number of ranks as for mpirun; --iters is the number of \
-iterations. Options about GPUs do not apply. Ranks may also be started by mpirun, torchrun or srun.
+iterations. Other options about GPUs than --gpu, --device and -G do not apply. Ranks may also be started by mpirun, torchrun or srun.
+
+With --gpu, ranks are threads that share one NVIDIA GPU. Calls are nodes of a CUDA graph, --iters of them, and times are the GPU's; predict is \
+a lower limit: every input byte read and every output byte written once, at the rate of a copy on that GPU.
 
 A SIZE is 8, 64KiB or 25MB; K, M and G alone are 2^10, 2^20 and 2^30. The last size is the largest that the steps reach; with \
 -b 8 -e 1M and the default factor of 8 it is 256 KiB.
@@ -55,6 +60,15 @@ pub(crate) struct Args {
     /// Start RANKS ranks, each a process [default: those of the launcher or of the plan, or 2]
     #[arg(short = 'n', long, value_parser = between(1, RANKS_MAX))]
     ranks: Option<u32>,
+    /// Run ranks as threads on one NVIDIA GPU
+    #[arg(long)]
+    pub(super) gpu: bool,
+    /// With --gpu: the number of the GPU [default: 0]
+    #[arg(long, value_name = "GPU", requires = "gpu")]
+    device: Option<usize>,
+    /// With --gpu: launch the graph of calls LAUNCHES times; 0 launches calls one by one, without a graph [default: 10]
+    #[arg(short = 'G', long, value_name = "LAUNCHES")]
+    cudagraph: Option<u32>,
     /// Measure one size
     #[arg(long, value_name = "SIZE", conflicts_with_all = ["minbytes", "maxbytes", "stepfactor", "stepbytes", "sizes"])]
     size: Option<Bytes>,
@@ -188,6 +202,11 @@ impl Args {
     /// Whether the command line names nothing to measure, which starts a tour.
     pub(super) fn is_tour(&self) -> bool {
         self.collective.is_none() && self.plan.is_none() && !self.tune
+    }
+
+    /// Whether the table is printed.
+    pub(super) fn shows_table(&self) -> bool {
+        !self.json && !self.tune && self.csv.as_deref() != Some(Path::new("-"))
     }
 
     /// Which rank's time is shown.

@@ -3,6 +3,7 @@
 use weftlink_fabric::bytes::Bytes;
 use weftlink_plan::{Collective, Order, Verified, verify};
 
+use super::gpu::reduces_on_gpu;
 use super::{Args, Cache, misuse};
 use crate::bench::job::{Case, Job, Pairs};
 use crate::bench::names::{Choice, Op, Type, What};
@@ -34,6 +35,8 @@ impl Args {
     pub(super) fn rows(&self, job: &mut Job, plan: Option<Verified>) -> Result<(), Failure> {
         let memories = match self.local_register {
             Some(symmetric) => vec![symmetric],
+            // Ranks of one process access each other's device memory.
+            None if self.gpu => vec![true],
             None if self.is_tour() => vec![false, true],
             None => vec![false],
         };
@@ -48,7 +51,7 @@ impl Args {
         let kinds = self.kinds(&collectives[0])?;
         let given = match plan {
             Some(plan) => {
-                needs_of(&plan, &memories)?;
+                needs_of(&plan, &memories, self.gpu)?;
                 Some(job.add_plan(plan))
             }
             None => None,
@@ -62,7 +65,7 @@ impl Args {
                         let plan =
                             crate::plan::built_in(algorithm, collective, job.ranks as u32, self.lanes)?;
                         let plan = verify(plan).map_err(Failure::finding)?;
-                        needs_of(&plan, &memories)?;
+                        needs_of(&plan, &memories, self.gpu)?;
                         Some(job.add_plan(plan))
                     }
                     (given, _) => given,
@@ -152,10 +155,14 @@ impl Args {
             .iter()
             .flat_map(|&data_type| ops.iter().map(move |&op| (data_type, op)))
             .filter(|(data_type, op)| op.operation(*data_type, 0).is_some())
+            .filter(|(data_type, op)| !self.gpu || reduces_on_gpu(collective, *op, data_type.0))
             .map(|(data_type, op)| (data_type, Some(op)))
             .collect();
         if kinds.is_empty() {
             let (op, data_type) = (ops[0].name(), types[0].name());
+            if self.gpu && ops[0].operation(types[0], 0).is_some() {
+                return misuse(format!("{op} is not supported on GPUs in {}", collective.name()));
+            }
             return misuse(format!("{op} is not defined for {data_type}"));
         }
         Ok(kinds)
@@ -163,11 +170,12 @@ impl Args {
 }
 
 /// Refuses a plan that needs a switch, or symmetric memory where buffers are ordinary.
-fn needs_of(plan: &Verified, memories: &[bool]) -> Result<(), Failure> {
+fn needs_of(plan: &Verified, memories: &[bool], on_gpu: bool) -> Result<(), Failure> {
     if !plan.groups.is_empty() {
         let name = &plan.name;
+        let ranks = if on_gpu { "ranks on one GPU" } else { "CPU ranks" };
         return misuse(format!(
-            "{name} needs a switch that reduces or multicasts, and CPU ranks have none: choose another algorithm, as `weft plan --without {name}` does"
+            "{name} needs a switch that reduces or multicasts, and {ranks} have none: choose another algorithm, as `weft plan --without {name}` does"
         ));
     }
     if plan.writes_to_peers() && memories.contains(&false) {
@@ -210,6 +218,16 @@ pub(in crate::bench) mod tests {
         match Line::try_parse_from(words).unwrap().args.job(None) {
             Ok(job) => job,
             Err(Failure::Misuse(error) | Failure::Finding(error)) => panic!("{line}: {error:#}"),
+            Err(_) => panic!("{line}"),
+        }
+    }
+
+    /// The job of a command line with `--gpu`, or the message that refuses it.
+    pub(in crate::bench) fn gpu_job(line: &str) -> Result<Job, String> {
+        let words = std::iter::once("bench").chain(line.split_whitespace());
+        match Line::try_parse_from(words).unwrap().args.gpu_job(None) {
+            Ok(job) => Ok(job),
+            Err(Failure::Misuse(error)) => Err(format!("{error:#}")),
             Err(_) => panic!("{line}"),
         }
     }

@@ -21,12 +21,15 @@ pub struct Collectives {
     /// Of the GPU that has most.
     ranks_on_gpu: usize,
     plans: HashMap<(Collective, Choice), LoadedPlan>,
+    /// All plans, those of the caller too.
+    loaded: Vec<LoadedPlan>,
 }
 
 /// A plan that calls can run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadedPlan {
     id: PlanId,
+    collective: Collective,
     /// Its name.
     pub name: String,
     /// How it takes buffers.
@@ -34,9 +37,9 @@ pub struct LoadedPlan {
 }
 
 impl LoadedPlan {
-    /// Its number in the communicator.
-    pub fn id(&self) -> PlanId {
-        self.id
+    /// What it computes.
+    pub fn collective(&self) -> &Collective {
+        &self.collective
     }
 }
 
@@ -52,6 +55,7 @@ impl Collectives {
             ranks,
             ranks_on_gpu: most_alike(&gpus),
             plans: HashMap::new(),
+            loaded: Vec::new(),
         })
     }
 
@@ -82,8 +86,16 @@ impl Collectives {
 
     /// Loads a plan of the caller's. All ranks call it with the same plan.
     pub fn load(&mut self, plan: Verified) -> Result<LoadedPlan, Error> {
-        let (name, aliasing) = (plan.name.clone(), plan.aliasing.clone());
-        Ok(LoadedPlan { id: self.communicator.load(plan)?, name, aliasing })
+        let (name, aliasing, collective) =
+            (plan.name.clone(), plan.aliasing.clone(), plan.collective.clone());
+        let loaded = LoadedPlan { id: self.communicator.load(plan)?, collective, name, aliasing };
+        self.loaded.push(loaded.clone());
+        Ok(loaded)
+    }
+
+    /// Whether it has loaded a plan.
+    pub(crate) fn has(&self, plan: &LoadedPlan) -> bool {
+        self.loaded.contains(plan)
     }
 
     /// The plan of calls of this size, loaded at first use. All ranks call it with the same arguments: loading waits for all of them.

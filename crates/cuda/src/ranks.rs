@@ -46,9 +46,7 @@ struct Rank {
 /// A call of all ranks.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// What it computes.
-    pub collective: Collective,
-    /// Its plan, which all ranks have loaded.
+    /// Its plan, which these ranks have loaded.
     pub plan: LoadedPlan,
     /// Elements of a block.
     pub count: usize,
@@ -277,10 +275,15 @@ impl Rank {
 
     /// The addresses of a call's input and output.
     fn buffers_of(&self, call: &Call) -> Result<[DeviceAddress; 2], Error> {
+        if !self.collectives.has(&call.plan) {
+            let (attempt, why) = (format!("run {}", call.plan.name), "other ranks have loaded it");
+            return Err(Error::Misuse { attempt, why: why.to_owned() });
+        }
+        let collective = call.plan.collective();
         let (rank, ranks) = (self.collectives.rank() as u32, self.collectives.ranks());
         let block = call.count.saturating_mul(call.data_type.bytes());
         let bytes = |blocks: u32| (blocks as usize).saturating_mul(block);
-        let (gives, gets) = (call.collective.gives(rank, ranks), call.collective.gets(rank, ranks));
+        let (gives, gets) = (collective.gives(rank, ranks), collective.gets(rank, ranks));
         let [input, output] = &self.buffers;
         if call.aliasing == Aliasing::OutOfPlace {
             return Ok([input.place(0, bytes(gives), "use")?, output.place(0, bytes(gets), "use")?]);
@@ -290,7 +293,7 @@ impl Rank {
             return Err(Error::Misuse { attempt, why: why.to_owned() });
         }
         let [input_at, output_at] =
-            if gives > 0 && gets > 0 { in_one_buffer(&call.collective, rank) } else { [0, 0] };
+            if gives > 0 && gets > 0 { in_one_buffer(collective, rank) } else { [0, 0] };
         let place = |at: u32, blocks: u32| output.place(bytes(at), bytes(blocks), "use");
         Ok([place(input_at, gives)?, place(output_at, gets)?])
     }

@@ -94,7 +94,7 @@ impl Data {
     fn starts(&self, call: &Call, rank: usize) -> [usize; 2] {
         let has_both = !self.inputs[rank].is_empty() && !self.outputs[rank].is_empty();
         if call.aliasing == Aliasing::InPlace && has_both {
-            weftlink_cuda::in_one_buffer(&call.collective, rank as u32).map(|block| block as usize)
+            weftlink_cuda::in_one_buffer(call.plan.collective(), rank as u32).map(|block| block as usize)
         } else {
             [0, 0]
         }

@@ -236,7 +236,6 @@ fn add(sum: &mut Option<u64>, more: Option<u64>) {
 
 fn call(case: &Case, plan: &LoadedPlan, count: usize, aliasing: Aliasing) -> Call {
     Call {
-        collective: case.collective.clone(),
         plan: plan.clone(),
         count,
         data_type: case.data_type.0,

@@ -126,7 +126,10 @@ mod tests {
         let (name, ranks) = (&compiler.plan().name, compiler.plan().ranks);
         assert!(compiler.arena.bytes <= 16 << 20, "{collective} on {ranks}: {}", compiler.arena.bytes);
         let (gives, gets) = collective.blocks(ranks);
-        let arenas = Arenas((0..u64::from(ranks)).map(|rank| (rank + 1) << 32).collect());
+        let arenas = Arenas {
+            of_ranks: (0..u64::from(ranks)).map(|rank| (rank + 1) << 32).collect(),
+            private: 1 << 48,
+        };
         for element_bytes in [1, 2, 4, 8, 16] {
             let count = (bytes / element_bytes).checked_div(gives.max(gets) as usize).unwrap_or(0);
             let shape = Shape { aliasing: Aliasing::OutOfPlace, element_bytes, count, uneven: None };

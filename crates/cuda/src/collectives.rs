@@ -79,9 +79,9 @@ impl Collectives {
         self.communicator.failure()
     }
 
-    /// Ends the calls of this rank that wait; see [`Communicator::abort`].
-    pub fn abort(&self) {
-        self.communicator.abort();
+    /// Ends the calls of all ranks that wait; see [`Communicator::abort`].
+    pub fn abort(&self) -> Result<(), Error> {
+        self.communicator.abort()
     }
 
     /// Loads a plan of the caller's. All ranks call it with the same plan.
@@ -155,26 +155,14 @@ impl Collectives {
         &mut self,
         collective: &Collective,
         stream: &Stream,
-        [input, output]: [DeviceAddress; 2],
+        buffers: [DeviceAddress; 2],
         count: usize,
         data_type: DataType,
         reduction: Reduction,
     ) -> Result<(), Error> {
         let plan = self.plan_of(collective, count, data_type)?;
-        let (rank, ranks) = (self.rank() as u32, self.ranks);
-        let has_both = collective.gives(rank, ranks) > 0 && collective.gets(rank, ranks) > 0;
-        let [input_at, output_at] = in_one_buffer(collective, rank).map(|block| {
-            (block as usize).saturating_mul(count).saturating_mul(data_type.bytes()) as DeviceAddress
-        });
-        let is_in_place = has_both && input.wrapping_sub(input_at) == output.wrapping_sub(output_at);
-        if is_in_place && !plan.aliasing.contains(&Aliasing::InPlace) {
-            return Err(Error::Misuse {
-                attempt: format!("run {collective} in place"),
-                why: format!("the plan {} needs separate buffers", plan.name),
-            });
-        }
         // SAFETY: as the caller promises.
-        unsafe { self.run(&plan, stream, [input, output], count, data_type, reduction) }
+        unsafe { self.run(&plan, stream, buffers, count, data_type, reduction) }
     }
 }
 

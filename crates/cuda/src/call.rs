@@ -1,4 +1,4 @@
-//! The arguments of a call: what a plan accepts, and how calls of different ranks are told apart.
+//! The arguments of a call: which of them a plan accepts, and a signature by which ranks notice that they are in different calls.
 
 use weftlink_plan::{Aliasing, Collective, DataType, Plan, Reduction};
 
@@ -90,6 +90,15 @@ fn moved_as(data_type: DataType) -> (DataType, Reduction) {
     (unsigned, Reduction::Sum)
 }
 
+/// The blocks at which a rank's input and output begin if they are one buffer: the smaller is the rank's own block of the larger.
+pub fn in_one_buffer(collective: &Collective, rank: u32) -> [u32; 2] {
+    match collective {
+        Collective::AllGather | Collective::Gather { .. } => [rank, 0],
+        Collective::ReduceScatter | Collective::Scatter { .. } => [0, rank],
+        _ => [0, 0],
+    }
+}
+
 /// Whether a rank's buffers are one as in a call in place, or apart; nothing if they overlap otherwise.
 fn aliasing_of(
     collective: &Collective,
@@ -103,13 +112,8 @@ fn aliasing_of(
     if given == 0 || gotten == 0 {
         return Some(Aliasing::OutOfPlace);
     }
-    let own = u64::from(rank) * block_bytes;
-    let is_in_place = match collective {
-        Collective::AllGather | Collective::Gather { .. } => input == output.wrapping_add(own),
-        Collective::ReduceScatter | Collective::Scatter { .. } => output == input.wrapping_add(own),
-        _ => input == output,
-    };
-    if is_in_place {
+    let [input_at, output_at] = in_one_buffer(collective, rank).map(|block| u64::from(block) * block_bytes);
+    if input.wrapping_sub(input_at) == output.wrapping_sub(output_at) {
         return Some(Aliasing::InPlace);
     }
     let are_apart = input.saturating_add(given) <= output || output.saturating_add(gotten) <= input;

@@ -25,9 +25,9 @@ pub struct Choice {
     pub protocol: Protocol,
 }
 
-/// Chooses for a call whose largest buffer on a rank has this many bytes, if at most `ranks_on_gpu` ranks share a GPU. Depends only on
-/// what all ranks know, so all choose the same.
-pub fn choose(collective: &Collective, bytes: usize, ranks_on_gpu: usize) -> Choice {
+/// Chooses for a call whose largest buffer on a rank has this many bytes, if at most `ranks_on_gpu` ranks share a GPU. Large calls send
+/// messages unless ranks access each other's buffers. Depends only on what all ranks know, so all choose the same.
+pub fn choose(collective: &Collective, bytes: usize, ranks_on_gpu: usize, accesses_buffers: bool) -> Choice {
     let limit = if ranks_on_gpu > FEW_RANKS { PACKET_BYTES_MAX_CROWDED } else { PACKET_BYTES_MAX };
     let packets = |algorithm| Choice { algorithm, protocol: Protocol::Ll };
     let simple = |algorithm| Choice { algorithm, protocol: Protocol::Simple };
@@ -37,6 +37,15 @@ pub fn choose(collective: &Collective, bytes: usize, ranks_on_gpu: usize) -> Cho
             Collective::AllReduce | Collective::AllGather | Collective::ReduceScatter => Algorithm::Exchange,
             Collective::AllToAll => Algorithm::Pairwise,
             Collective::Scan | Collective::ExclusiveScan => Algorithm::RecursiveDoubling,
+            _ => Algorithm::Linear,
+        }),
+        _ if !accesses_buffers => simple(match collective {
+            Collective::AllReduce | Collective::AllGather | Collective::ReduceScatter => Algorithm::Ring,
+            Collective::Scan
+            | Collective::ExclusiveScan
+            | Collective::Reduce { .. }
+            | Collective::Broadcast { .. } => Algorithm::Chain,
+            Collective::AllToAll => Algorithm::Pairwise,
             _ => Algorithm::Linear,
         }),
         Collective::AllReduce
@@ -91,7 +100,7 @@ mod tests {
 
     #[test]
     fn limits_are_those_that_were_measured() {
-        let chosen = |bytes, ranks| choose(&Collective::AllReduce, bytes, ranks);
+        let chosen = |bytes, ranks| choose(&Collective::AllReduce, bytes, ranks, true);
         let packets = Choice { algorithm: Algorithm::Exchange, protocol: Protocol::Ll };
         let memory = Choice { algorithm: Algorithm::TwoShot, protocol: Protocol::Simple };
         for (ranks, limit) in [(1, 64 << 10), (2, 64 << 10), (4, 64 << 10), (8, 4 << 10)] {
@@ -103,12 +112,16 @@ mod tests {
     fn every_choice_has_a_proved_plan_that_fits_a_device_program() {
         let mut plans = 0;
         for ranks in 1..=8 {
-            for collective in collectives(ranks) {
+            let both = [true, false].into_iter();
+            let cases =
+                both.flat_map(|accesses| collectives(ranks).into_iter().map(move |one| (one, accesses)));
+            for (collective, accesses_buffers) in cases {
                 let mut known: Option<(Choice, Vec<Compiler>)> = None;
                 for bytes in [0_usize, 8, 4 << 10, 5 << 10, 64 << 10, 65 << 10, 1 << 20, 1 << 30] {
-                    let choice = choose(&collective, bytes, ranks as usize);
+                    let choice = choose(&collective, bytes, ranks as usize, accesses_buffers);
                     if known.as_ref().is_none_or(|(known, _)| *known != choice) {
                         let plan = choice.plan(&collective, ranks).unwrap();
+                        assert!(accesses_buffers || !plan.needs_windows(), "{collective} on {ranks}");
                         let compiler = |rank| Compiler::new(plan.clone(), rank, SLICES_MAX);
                         known = Some((choice, (0..ranks).map(compiler).collect()));
                         plans += 1;

@@ -107,7 +107,10 @@ impl Collectives {
     ) -> Result<LoadedPlan, Error> {
         let (gives, gets) = collective.blocks(self.ranks);
         let bytes = count.saturating_mul(data_type.bytes()).saturating_mul(gives.max(gets) as usize);
-        let key = (collective.clone(), choose(collective, bytes, self.ranks_on_gpu));
+        let key = (
+            collective.clone(),
+            choose(collective, bytes, self.ranks_on_gpu, self.communicator.accesses_buffers()),
+        );
         if let Some(known) = self.plans.get(&key) {
             return Ok(known.clone());
         }
@@ -163,15 +166,6 @@ impl Collectives {
         let plan = self.plan_of(collective, count, data_type)?;
         // SAFETY: as the caller promises.
         unsafe { self.run(&plan, stream, buffers, count, data_type, reduction) }
-    }
-}
-
-/// The blocks at which a rank's input and output begin if they are one buffer: the smaller is the rank's own block of the larger.
-pub fn in_one_buffer(collective: &Collective, rank: u32) -> [u32; 2] {
-    match collective {
-        Collective::AllGather | Collective::Gather { .. } => [rank, 0],
-        Collective::ReduceScatter | Collective::Scatter { .. } => [0, rank],
-        _ => [0, 0],
     }
 }
 

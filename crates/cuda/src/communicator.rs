@@ -124,13 +124,17 @@ impl Communicator {
         };
         let share = all.iter().map(share).min().unwrap_or(0).max(1);
         let mut reaches_all = true;
-        for peer in device.driver().devices()? {
-            let is_of_a_rank = all.iter().any(|rank| rank[8..24] == peer.uuid);
-            if is_of_a_rank && peer.uuid != device.uuid {
-                match device.link_to(&peer)? {
-                    Some(_) => context.enable_peer_access(&Context::primary(&peer)?)?,
-                    None => reaches_all = false,
-                }
+        for peer in device.driver().devices()?.into_iter().filter(|peer| peer.uuid != device.uuid) {
+            let mut ranks =
+                std::iter::zip(&all, &in_process).filter(|(rank, _)| rank[8..24] == peer.uuid).peekable();
+            if ranks.peek().is_none() {
+                continue;
+            }
+            let is_linked = device.link_to(&peer)?.is_some();
+            reaches_all &= is_linked;
+            // Another process has its own context there.
+            if is_linked && ranks.any(|(_, in_process)| *in_process) {
+                context.enable_peer_access(&Context::primary(&peer)?)?;
             }
         }
         let reaches = exchange(&mut group, "access to GPUs", vec![u8::from(reaches_all)], timeout)?;

@@ -29,8 +29,9 @@ mod source;
 mod versions;
 
 pub use arena::adapted;
+pub use call::in_one_buffer;
 pub use choose::{Choice, choose};
-pub use collectives::{Collectives, LoadedPlan, in_one_buffer};
+pub use collectives::{Collectives, LoadedPlan};
 pub use communicator::{Communicator, PlanId};
 pub use error::Error;
 pub use sharing::Memory;

@@ -12,7 +12,8 @@ use std::time::Duration;
 use weftlink_bootstrap::Bootstrap;
 use weftlink_plan::{Aliasing, Collective, DataType, Reduction, Verified};
 
-use crate::collectives::{Collectives, LoadedPlan, in_one_buffer};
+use crate::call::in_one_buffer;
+use crate::collectives::{Collectives, LoadedPlan};
 use crate::driver::{
     Context, Device, DeviceAddress, DeviceBuffer, DeviceMemory, Event, Graph, PinnedMemory, Stream,
 };

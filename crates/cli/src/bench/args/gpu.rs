@@ -5,11 +5,9 @@ use weftlink_comm::{DataType, Reduction};
 use weftlink_knobs::Knobs;
 use weftlink_plan::Collective;
 
-use super::job::WARMUP_ITERS;
-use super::{Args, LOOP_SECONDS, misuse};
+use super::{Args, misuse};
 use crate::bench::job::Job;
 use crate::bench::names::{Op, What};
-use crate::bench::slots;
 use crate::{Failure, counted};
 
 /// Each rank has a hardware queue of the GPU.
@@ -55,28 +53,7 @@ impl Args {
                 "--gpu takes up to {RANKS_MAX} ranks: each needs a hardware queue of the GPU"
             ));
         }
-        let mut job = Job {
-            ranks,
-            on_gpu: true,
-            cases: Vec::new(),
-            rows: Vec::new(),
-            plans: Vec::new(),
-            plan_hashes: Vec::new(),
-            orders: Vec::new(),
-            pairs: None,
-            warmup: self.warmup_iters.unwrap_or(WARMUP_ITERS),
-            iterations: self.iters,
-            loop_seconds: LOOP_SECONDS,
-            check: self.check.unwrap_or(true),
-            stats: None,
-            in_place: true,
-            trace: false,
-            cache_bytes: slots::cache_bytes(),
-            deadline: self.deadline,
-            cores: None,
-            spin: false,
-            deterministic: false,
-        };
+        let mut job = Job { on_gpu: true, ..self.job_without_rows(ranks) };
         self.rows(&mut job, plan)?;
         Ok(job)
     }

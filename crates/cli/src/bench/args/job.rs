@@ -12,7 +12,7 @@ use crate::bench::names::What;
 use crate::bench::{pairs, slots, spawn, tune};
 use crate::{Failure, counted};
 
-pub(super) const WARMUP_ITERS: u32 = 5;
+const WARMUP_ITERS: u32 = 5;
 const TOUR_RANKS_MAX: usize = 8;
 
 impl Args {
@@ -59,6 +59,29 @@ impl Args {
             ));
         }
         let mut job = Job {
+            cores: bind.then(|| cores[..ranks].to_vec()),
+            spin: enough,
+            ..self.job_without_rows(ranks)
+        };
+        match self.collective {
+            Some(What::P2p) => self.pairs(&mut job)?,
+            _ if self.tune => {
+                self.refuse(
+                    &["-b", "-e", "--iters"],
+                    "--tune, which takes -n, -b, -e, --iters and --collectives",
+                )?;
+                tune::rows(&mut job, &self.collectives, self.smallest(), self.largest())?;
+            }
+            _ => self.rows(&mut job, plan)?,
+        }
+        let here = launched.and_then(|environment| environment.local_size).unwrap_or(job.ranks);
+        enough_memory(&job, here)?;
+        Ok(job)
+    }
+
+    /// A job that measures nothing yet.
+    pub(super) fn job_without_rows(&self, ranks: usize) -> Job {
+        Job {
             ranks,
             on_gpu: false,
             cases: Vec::new(),
@@ -76,24 +99,10 @@ impl Args {
             trace: self.trace.is_some(),
             cache_bytes: slots::cache_bytes(),
             deadline: self.deadline,
-            cores: bind.then(|| cores[..ranks].to_vec()),
-            spin: enough,
+            cores: None,
+            spin: false,
             deterministic: self.deterministic,
-        };
-        match self.collective {
-            Some(What::P2p) => self.pairs(&mut job)?,
-            _ if self.tune => {
-                self.refuse(
-                    &["-b", "-e", "--iters"],
-                    "--tune, which takes -n, -b, -e, --iters and --collectives",
-                )?;
-                tune::rows(&mut job, &self.collectives, self.smallest(), self.largest())?;
-            }
-            _ => self.rows(&mut job, plan)?,
         }
-        let here = launched.and_then(|environment| environment.local_size).unwrap_or(job.ranks);
-        enough_memory(&job, here)?;
-        Ok(job)
     }
 
     /// Refuses options that contradict the launcher.

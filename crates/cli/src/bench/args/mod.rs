@@ -41,7 +41,7 @@ Examples:
   weft run -n 8 --hosts a,b -- weft bench all-reduce    ranks of several hosts
 
 Options have the names of nccl-tests, except -n, which is the number of ranks as for mpirun; --iters is the number of \
-iterations. Other options about GPUs than --gpu, --device and -G do not apply. Ranks may also be started by mpirun, torchrun or srun.
+iterations. Of their options about GPUs, only -G applies. Ranks may also be started by mpirun, torchrun or srun.
 
 With --gpu, ranks are threads that share one NVIDIA GPU. Calls are nodes of a CUDA graph, --iters of them, and times are the GPU's; predict is \
 a lower limit: every input byte read and every output byte written once, at the rate of a copy on that GPU.

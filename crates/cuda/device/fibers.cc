@@ -139,7 +139,8 @@ public:
 
     Scheduler(uint64_t seed, uint32_t slow) : Host{0, 0, 0, 0, yield_now, disturb_now, meet_now}, random(seed * 0x9e3779b97f4a7c15ull), slow(slow) {}
 
-    void run(const Launch* launches, uint32_t count) {
+    // Returns whether all fibers have ended; others wait at a barrier for ones that have.
+    bool run(const Launch* launches, uint32_t count) {
         for (uint32_t i = 0; i < count; i++) launches[i].attach(this);
         std::vector<bool> is_started(count);
         auto start_next = [&](uint32_t stream) {
@@ -162,14 +163,17 @@ public:
             else if (request == Request::MEET) meet(*current->mates);
             else if (--grid.running == 0) start_next(grid.launch->stream);
         }
+        bool has_ended = grids.size() == count;
+        for (const Grid& grid : grids) has_ended = has_ended && grid.running == 0;
+        return has_ended;
     }
 };
 
 } // namespace weft
 
 // Without a seed, fibers run in turn and are switched when they wait.
-extern "C" void weft_host_run(const weft::Launch* launches, unsigned count, unsigned long long seed, unsigned slow) {
+extern "C" bool weft_host_run(const weft::Launch* launches, unsigned count, unsigned long long seed, unsigned slow) {
     weft::Scheduler all(seed, slow);
     weft::Scheduler::running = &all;
-    all.run(launches, count);
+    return all.run(launches, count);
 }

@@ -88,7 +88,9 @@ WEFT_COLD void fail(Position at, u32 kind, u32 poll, u32 rank, u32 other) {
 // Whether a call of this rank or of another has failed.
 WEFT_COLD bool has_failed(Position at, u32 poll) {
     const u64 word = load_relaxed((const u64*)at.failure);
-    if (word >= FAILED_AT && exchange((u64*)at.failure, FAILED_HERE) == word) report(at, 0, PEER_FAILED, poll, (u32)(word - FAILED_AT), 0);
+    // A peer that fails, too, must not replace this rank's own reason.
+    if (word >= FAILED_AT && exchange((u64*)at.failure, FAILED_HERE) == word && load_host(&((const Report*)at.reports)->kind) == RUNNING)
+        report(at, 0, PEER_FAILED, poll, (u32)(word - FAILED_AT), 0);
     return word != 0;
 }
 

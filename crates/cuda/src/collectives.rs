@@ -79,6 +79,11 @@ impl Collectives {
         self.communicator.failure()
     }
 
+    /// Sets how long a call waits for another rank before it fails; see [`Communicator::set_call_timeout`].
+    pub fn set_call_timeout(&mut self, timeout: Duration) {
+        self.communicator.set_call_timeout(timeout);
+    }
+
     /// Ends the calls of all ranks that wait; see [`Communicator::abort`].
     pub fn abort(&self) -> Result<(), Error> {
         self.communicator.abort()

@@ -14,8 +14,8 @@ use weftlink_plan::{DataType, Reduction, Shape, Verified};
 use crate::Error;
 use crate::call::Key;
 use crate::driver::{
-    Context, Device, DeviceAddress, DeviceBuffer, DeviceMemory, Event, Launch, Parameters, RelaxedCapture,
-    Stream,
+    Capture, Context, Device, DeviceAddress, DeviceBuffer, DeviceMemory, Event, Launch, Parameters,
+    RelaxedCapture, Stream,
 };
 use crate::kernels::{Kernel, Kernels, THREADS_MAX};
 use crate::program::{Compiler, Program, Spread};
@@ -51,7 +51,7 @@ pub struct Communicator {
     memory: Memory,
     timeout: Duration,
     call_timeout: Duration,
-    /// The stream of the last call, and an event for calls on other streams to wait for.
+    /// The stream of the last call that was not captured, and an event for calls on other streams to wait for.
     last: Option<Stream>,
     event: Event,
     /// Kept if the driver cannot say that no kernel uses it.
@@ -123,18 +123,18 @@ impl Communicator {
             blocks / ranks_on(rank)
         };
         let share = all.iter().map(share).min().unwrap_or(0).max(1);
+        let visible = device.driver().devices()?;
         let mut reaches_all = true;
-        for peer in device.driver().devices()?.into_iter().filter(|peer| peer.uuid != device.uuid) {
-            let mut ranks =
-                std::iter::zip(&all, &in_process).filter(|(rank, _)| rank[8..24] == peer.uuid).peekable();
-            if ranks.peek().is_none() {
-                continue;
-            }
-            let is_linked = device.link_to(&peer)?.is_some();
-            reaches_all &= is_linked;
+        for (rank, in_process) in
+            std::iter::zip(&all, &in_process).filter(|(rank, _)| rank[8..24] != device.uuid)
+        {
+            // A GPU that is hidden from this process cannot be mapped.
+            let peer = visible.iter().find(|peer| rank[8..24] == peer.uuid);
+            let linked = peer.map(|peer| device.link_to(peer)).transpose()?.flatten().and(peer);
+            reaches_all &= linked.is_some();
             // Another process has its own context there.
-            if is_linked && ranks.any(|(_, in_process)| *in_process) {
-                context.enable_peer_access(&Context::primary(&peer)?)?;
+            if let Some(peer) = linked.filter(|_| *in_process) {
+                context.enable_peer_access(&Context::primary(peer)?)?;
             }
         }
         let reaches = exchange(&mut group, "access to GPUs", vec![u8::from(reaches_all)], timeout)?;
@@ -219,7 +219,7 @@ impl Communicator {
     }
 
     /// Enqueues a call of a loaded plan on a stream. All ranks make the same calls in the same order. Calls run one after the other, also
-    /// on different streams; only a call that is captured in a graph is not ordered with one that is not.
+    /// on different streams, except calls that are captured in graphs: those need one stream, or events of the caller.
     ///
     /// # Safety
     /// The buffers are device memory of this rank's blocks, valid until the call has ended on the stream, for the other ranks too, whose
@@ -273,17 +273,19 @@ impl Communicator {
         unsafe { prepared.kernel.function.launch(stream, launch, Parameters::Buffer(&call)) }
     }
 
-    /// Makes a call wait for the last one, if that is on another stream.
+    /// Makes a call wait for the last one, if that is on another stream and neither is captured: an event must not lead into a graph, or
+    /// out of one.
     fn order(&mut self, stream: &Stream) -> Result<(), Error> {
-        if let Some(last) = &self.last {
-            if last.raw() == stream.raw() {
-                return Ok(());
-            }
-            // An event must not lead into a graph, or out of one.
-            if last.capture()? == stream.capture()? {
-                self.event.record(last)?;
-                stream.wait_for(&self.event)?;
-            }
+        let last = match &self.last {
+            Some(last) if last.raw() == stream.raw() => return Ok(()),
+            last => last,
+        };
+        if stream.capture()? != Capture::None {
+            return Ok(());
+        }
+        if let Some(last) = last.as_ref().filter(|last| matches!(last.capture(), Ok(Capture::None))) {
+            self.event.record(last)?;
+            stream.wait_for(&self.event)?;
         }
         self.last = Some(stream.clone());
         Ok(())

@@ -64,7 +64,7 @@ enum Build {
 struct Library {
     attach: Attach,
     enter: Enter,
-    run: unsafe extern "C" fn(*const Launch, u32, u64, u32),
+    run: unsafe extern "C" fn(*const Launch, u32, u64, u32) -> bool,
     shared_bytes: u32,
 }
 
@@ -130,7 +130,8 @@ impl Library {
     unsafe fn run(&self, launches: &[Launch], seed: u64) {
         let slow = if seed.is_multiple_of(2) { u32::MAX } else { seed as u32 / 2 % 8 };
         // SAFETY: as the caller promises.
-        unsafe { (self.run)(launches.as_ptr(), launches.len() as u32, seed, slow) }
+        let has_ended = unsafe { (self.run)(launches.as_ptr(), launches.len() as u32, seed, slow) };
+        assert!(has_ended, "threads wait at a barrier that others do not reach, seed {seed}");
     }
 }
 
@@ -411,13 +412,21 @@ fn the_device_code_has_no_data_race() {
     assert!(races.is_empty(), "{} races, the first one {}", races.len(), races[0]);
 }
 
-/// Whether a race is a write of a word after it was read into a packet.
+/// Whether a race is a write of a word after another block of the rank read it into a packet.
 ///
 /// A lane that writes what another lane of its rank has sent as packets waits for packets that depend on them, so the read is over. The
 /// sanitizer cannot see that: packets order nothing but themselves.
 fn follows_a_packet(report: &str) -> bool {
     let Some((write, read)) = report.split_once("Previous read of size") else { return false };
-    write.contains("  Write of size")
+    // Fibers are named by stream, block and thread.
+    let fibers =
+        report.lines().filter(|line| line.contains("  Thread T")).filter_map(|line| line.split('\'').nth(1));
+    let mut blocks =
+        fibers.filter_map(|name| name.split_once('/')).map(|(rank, rest)| (rank, rest.split('/').next()));
+    let (Some(one), Some(other)) = (blocks.next(), blocks.next()) else { return false };
+    one.0 == other.0
+        && one.1 != other.1
+        && write.contains("  Write of size")
         && write.contains(" weft::store_")
         && write.contains("weft::Packets<")
         && read.contains(" weft::load_")

@@ -17,6 +17,7 @@ use crate::collectives::{Collectives, LoadedPlan};
 use crate::driver::{
     Context, Device, DeviceAddress, DeviceBuffer, DeviceMemory, Event, Graph, PinnedMemory, Stream,
 };
+use crate::reports::ELSEWHERE;
 use crate::{Error, queues};
 
 /// What a rank's results are copied to, part by part.
@@ -80,7 +81,8 @@ impl Ranks {
         let context = Context::primary(device)?;
         let groups = Bootstrap::threads(ranks);
         let joined = in_parallel(groups, |group| {
-            let collectives = Collectives::new(group, device, timeout)?;
+            let mut collectives = Collectives::new(group, device, timeout)?;
+            collectives.set_call_timeout(timeout);
             Ok(Rank {
                 stream: Stream::new(&context)?,
                 joined: Event::new(&context)?,
@@ -217,7 +219,7 @@ impl Ranks {
     /// Why a call failed, if one has: the reason of the rank that did not fail because of another.
     pub fn failure(&self) -> Option<String> {
         let mut reasons: Vec<_> = self.ranks.iter().filter_map(|rank| rank.collectives.failure()).collect();
-        reasons.sort_by_key(|reason| reason.contains("which says why"));
+        reasons.sort_by_key(|reason| reason.ends_with(ELSEWHERE));
         reasons.into_iter().next()
     }
 

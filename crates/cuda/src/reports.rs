@@ -59,6 +59,9 @@ impl Reports {
     }
 }
 
+/// The end of a reason that is the failure of another rank.
+pub(crate) const ELSEWHERE: &str = "its own error says why";
+
 /// What a report of this rank says.
 pub(crate) fn describe(own: usize, report: &Report) -> String {
     let Report { kind, lane, slice, step, rank, poll, tile, .. } = *report;
@@ -78,7 +81,7 @@ pub(crate) fn describe(own: usize, report: &Report) -> String {
         records::ABORTED => {
             format!("rank {own} was aborted while it waited for rank {rank} {what}, in {place}")
         }
-        records::PEER_FAILED => format!("rank {rank} aborted, or its call failed; its own error says why"),
+        records::PEER_FAILED => format!("rank {rank} aborted, or its call failed; {ELSEWHERE}"),
         kind => format!("rank {own} reports a failure of unknown kind {kind}, in {place}"),
     }
 }

@@ -15,6 +15,7 @@ use super::report::describe_status;
 
 /// Output beyond this is dropped.
 const OUTPUT_BYTES_MAX: u64 = 1 << 20;
+const KILL_WITHIN: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(2);
 
 /// Why a program gave no answer.
@@ -52,7 +53,12 @@ pub(super) fn output(command: &mut Command, input: &str, limit: Duration) -> Res
             None if Instant::now() < end => thread::sleep(POLL),
             None => {
                 let _ = child.kill();
-                let _ = child.wait();
+                // A process that waits in the driver does not exit before that answers; it is left behind.
+                let killed = Instant::now();
+                while child.try_wait().is_ok_and(|status| status.is_none()) && killed.elapsed() < KILL_WITHIN
+                {
+                    thread::sleep(POLL);
+                }
                 return Err(ToolError::TimedOut(limit));
             }
         }

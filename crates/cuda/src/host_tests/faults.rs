@@ -160,6 +160,20 @@ fn a_missing_rank_ends_this_call_and_all_later_ones() {
     }
 }
 
+/// Two ranks time out at the same time, and tell each other. One of them at least names the rank that is missing.
+#[test]
+fn the_missing_rank_is_named_where_several_fail() {
+    for seed in 0..40 {
+        let job = Job::new(all_reduce(Algorithm::Exchange, 3, 1, Protocol::Ll), false);
+        job.run(&[(0, 7), (1, 7)], Duration::from_millis(1), seed);
+        let reasons = [0, 1].map(|rank| (job.failure(rank), job.reports[rank][0].rank));
+        assert!(
+            reasons.contains(&(TIMED_OUT, 2)) && reasons.iter().all(|(kind, _)| *kind != 0),
+            "{reasons:?}"
+        );
+    }
+}
+
 #[test]
 fn ranks_in_different_calls_are_told_apart() {
     for plan in [

@@ -89,7 +89,7 @@ struct CallHeader {
     u64 input, output; // This rank's buffers.
     u64 program;       // In device memory, or 0 if it follows the views.
     u64 control, control_stride; // Words that peers write, by slice.
-    u64 failure;   // Not 0 once a call of some rank has failed.
+    u64 failure;   // Not 0 once a call of the plan has failed on some rank.
     u64 tiles_run; // Of each block, in all calls.
     u64 abort;   // Host memory: not 0 once a rank has aborted.
     u64 reports; // Host memory: a `Report` of a failure, then one for each block.

@@ -1,8 +1,8 @@
 // The state of a block, and every wait of a kernel: bounded, and after some 20 us it polls the failure word, now and then the abort word in
 // host memory, and reports what it waits for.
 //
-// A wait that fails sets the failure word of every rank, so that all blocks that wait fail too, and later calls fail at once: no rank
-// accesses buffers of a call that another has given up. Threads of a block agree at the next barrier.
+// A wait that fails sets the failure word of every rank, so that all blocks that wait in calls of the plan fail too, and later ones at
+// once: no rank accesses buffers of a call that another has given up. Threads of a block agree at the next barrier.
 //
 // Code that is rarely run is kept out of line: a call is short, and much of its time would go into fetching instructions.
 

@@ -5,7 +5,7 @@
 //!
 //! - *control*: words that peers write. Entries of ranks, counters by rank, and a word of each end of a FIFO: arrivals in the arena of
 //!   the receiver, credit in that of the sender.
-//! - *failure*: a word that is set when a call of some rank has failed.
+//! - *failure*: a word that is set when a call of the plan has failed on some rank.
 //! - *slots*: messages, in the arena of the receiver.
 //! - *scratch*: chunks of memory that the plan asks for, private unless peers access them.
 //! - *tiles* (private): how many tiles each block has run.

@@ -17,8 +17,8 @@ use crate::driver::{
 };
 use crate::program::Arenas;
 
-/// Arenas of this process by address. Ranks of one process share a mapping: one of their own would give the memory two addresses, between
-/// which accesses are not ordered.
+/// Arenas on GPUs of this process by address. Ranks of one process share a mapping: with one each, device memory would have two addresses in
+/// one address space, and kernels would have to order accesses to both.
 static MAPPINGS: Mutex<Option<HashMap<u64, Weak<Mapping>>>> = Mutex::new(None);
 
 /// Where ranks put what they send each other.

@@ -173,15 +173,21 @@ fn in_kernel(tree: &dyn Tree) -> usize {
     tree.list(KERNEL_LIST).len()
 }
 
-/// The GPUs that CUDA shows to a process, given the value of `CUDA_VISIBLE_DEVICES`. Like CUDA, it stops at the first entry that
-/// names no GPU.
+/// The GPUs that CUDA shows to a process, given the value of `CUDA_VISIBLE_DEVICES`. Like CUDA, it stops at the first number that is no
+/// GPU. Instances of MIG are not counted, nor is an entry that stands there twice. UUIDs are not compared with those of the host.
 fn visible(count: usize, set: Option<&str>) -> Vec<String> {
     let Some(set) = set else { return (0..count).map(|gpu| gpu.to_string()).collect() };
     let exists = |entry: &&str| match entry.parse::<i64>() {
         Ok(number) => usize::try_from(number).is_ok_and(|number| number < count),
-        Err(_) => entry.starts_with("GPU-") || entry.starts_with("MIG-"),
+        Err(_) => entry.starts_with("GPU-"),
     };
-    set.split(',').map(str::trim).take_while(exists).map(str::to_owned).collect()
+    let mut seen = Vec::new();
+    for entry in set.split(',').map(str::trim).take_while(exists).map(str::to_owned) {
+        if !seen.contains(&entry) {
+            seen.push(entry);
+        }
+    }
+    seen
 }
 
 /// Assigns GPUs to `ranks` ranks of a host that has `count`, of which some are visible. `set` is the user's number of queues.
@@ -344,6 +350,8 @@ mod tests {
             (Some(""), ""),
             (Some("NoDevFiles"), ""),
             (Some("GPU-8932f937,3"), "GPU-8932f937 3"),
+            (Some("1,1"), "1"),
+            (Some("MIG-8932f937"), ""),
         ] {
             assert_eq!(visible(4, set).join(" "), seen, "{set:?}");
         }

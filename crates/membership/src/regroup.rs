@@ -309,7 +309,8 @@ impl Regroup {
                 if forming.leader.is_some() {
                     return self.retry(now, actions);
                 }
-                // A rank that did not even hear the proposal is stopped, or cut off.
+                // A rank that did not even hear the proposal is stopped, or cut off. If this rank was stopped, their answers are unread.
+                let is_own_delay = now >= forming.until + PROBE;
                 let (view, heard) = (forming.view.clone(), forming.heard.clone());
                 let deaf: Vec<u32> = self.followers(&view).filter(|rank| !heard.contains(rank)).collect();
                 for rank in &deaf {
@@ -319,7 +320,9 @@ impl Regroup {
                         actions.push(Action::Close(connection));
                     }
                 }
-                self.out.unreachable.extend(deaf);
+                if !is_own_delay {
+                    self.out.unreachable.extend(deaf);
+                }
                 self.abort(Abort::Retry, now, actions);
             }
             _ => {}

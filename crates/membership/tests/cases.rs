@@ -153,6 +153,27 @@ fn a_leader_calls_the_ranks_that_are_missing() {
 }
 
 #[test]
+fn a_leader_that_was_stopped_does_not_take_unread_answers_for_silence() {
+    let now = Instant::now();
+    let view = View { epoch: 0, group: 1, ranks: vec![0, 1] };
+    let proposes_again_after = |late: Duration| {
+        let mut regroup = Regroup::new(0, vec![view.clone()], vec![0; 2], now + Duration::from_secs(10), 9);
+        regroup.handle(regroup::Input::Timeout, now);
+        let hello =
+            || Hello { from: 1, dead: BTreeSet::new(), views: vec![view.clone()], passed: BTreeSet::new() };
+        regroup.handle(regroup::Input::Arrived(6, hello()), now);
+        // Its answer to the proposal is not read.
+        let mut later = regroup.next_timeout().expect("the limit of the proposal") + late;
+        regroup.handle(regroup::Input::Timeout, later);
+        later = regroup.next_timeout().expect("a pause");
+        let actions = regroup.handle(regroup::Input::Timeout, later);
+        !actions.iter().any(|action| matches!(action, regroup::Action::Done(_))) && regroup.waits_for() == [1]
+    };
+    assert!(proposes_again_after(Duration::from_secs(3)));
+    assert!(!proposes_again_after(Duration::ZERO));
+}
+
+#[test]
 fn a_second_connection_to_a_neighbour_does_not_end_the_first() {
     let (mut group, now) = (group(0), Instant::now());
     group.handle(Input::Leave { calls: 0 }, now);

@@ -4,7 +4,6 @@ use std::any::TypeId;
 
 use bytemuck::Pod;
 use weftlink_plan::DataType;
-use weftlink_plan::element::{Complex, F8E4m3, F8E5m2, bf16, f16};
 
 /// Plain data that ranks exchange as bytes: every [`bytemuck::Pod`] type that threads can share. Implemented for all of them.
 ///
@@ -59,27 +58,6 @@ pub trait Data: Pod + Send + Sync {}
 
 impl<T: Pod + Send + Sync> Data for T {}
 
-/// The [`DataType`] of `T`, for types that reductions know. The comparisons are resolved at compile time.
-#[inline(always)]
-pub(crate) fn data_type_of<T: 'static>() -> Option<DataType> {
-    let id = TypeId::of::<T>();
-    macro_rules! known {
-        ($($type:ty => $name:ident),* $(,)?) => {$(
-            if id == TypeId::of::<$type>() {
-                return Some(DataType::$name);
-            }
-        )*};
-    }
-    known!(
-        i8 => I8, u8 => U8, i16 => I16, u16 => U16, i32 => I32, u32 => U32, i64 => I64, u64 => U64,
-        f16 => F16, bf16 => Bf16, f32 => F32, f64 => F64, F8E4m3 => F8E4m3, F8E5m2 => F8E5m2,
-        Complex<f32> => Complex64, Complex<f64> => Complex128,
-    );
-    #[cfg(target_pointer_width = "64")]
-    known!(isize => I64, usize => U64);
-    None
-}
-
 /// An element type, with the Rust type erased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Elements {
@@ -95,7 +73,7 @@ impl Elements {
 
     #[inline]
     pub(crate) fn of<T: Data>() -> Self {
-        Self { bytes: size_of::<T>(), data_type: data_type_of::<T>(), id: Some(TypeId::of::<T>()) }
+        Self { bytes: size_of::<T>(), data_type: DataType::of::<T>(), id: Some(TypeId::of::<T>()) }
     }
 
     pub(crate) fn of_type(data_type: DataType) -> Self {
@@ -110,38 +88,5 @@ impl Elements {
     /// The type and the bytes of an element, as calls announce them.
     pub(crate) fn announced(&self) -> (Option<DataType>, usize) {
         (self.data_type, self.bytes)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_number_type_is_known() {
-        let known = [
-            data_type_of::<i8>(),
-            data_type_of::<u8>(),
-            data_type_of::<i16>(),
-            data_type_of::<u16>(),
-            data_type_of::<i32>(),
-            data_type_of::<u32>(),
-            data_type_of::<i64>(),
-            data_type_of::<u64>(),
-            data_type_of::<f16>(),
-            data_type_of::<bf16>(),
-            data_type_of::<f32>(),
-            data_type_of::<f64>(),
-            data_type_of::<F8E4m3>(),
-            data_type_of::<F8E5m2>(),
-            data_type_of::<Complex<f32>>(),
-            data_type_of::<Complex<f64>>(),
-        ];
-        let expected: Vec<_> = DataType::ALL.into_iter().filter(|one| *one != DataType::Bool).collect();
-        assert_eq!(known.len(), expected.len());
-        assert!(expected.iter().all(|one| known.contains(&Some(*one))), "{known:?}");
-        assert_eq!(data_type_of::<usize>(), Some(DataType::U64));
-        assert_eq!(data_type_of::<[f32; 1]>(), None);
-        assert_eq!(data_type_of::<u128>(), None);
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use weftlink_kernels::{Access, Kernel};
 use weftlink_plan::{DataType, Reduction};
 
-use crate::data::{Data, data_type_of};
+use crate::data::Data;
 
 /// How a reducing call combines elements: a [`Reduction`] by its name, or an operation that needs more than a name.
 ///
@@ -124,7 +124,7 @@ impl<'a> Operation<'a> {
         let mut bytes = [0; FACTOR_BYTES];
         let length = size_of::<T>().min(FACTOR_BYTES);
         bytes[..length].copy_from_slice(&bytemuck::bytes_of(&factor)[..length]);
-        Self(Kind::PremultipliedSum(Factor { bytes, data_type: data_type_of::<T>() }))
+        Self(Kind::PremultipliedSum(Factor { bytes, data_type: DataType::of::<T>() }))
     }
 
     /// A function of two elements, the one of the lower ranks first. It must be associative, because plans choose where the

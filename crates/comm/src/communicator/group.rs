@@ -15,10 +15,11 @@ use std::mem::take;
 
 use weftlink_bootstrap::Reason;
 use weftlink_p2p::{Direction, MESSAGES_MAX};
+use weftlink_plan::DataType;
 use weftlink_recorder::waiting::Waiting;
 
 use super::Communicator;
-use crate::data::{Data, data_type_of};
+use crate::data::Data;
 use crate::error::Error;
 use crate::p2p::{Endpoint, GroupMessage, address};
 use crate::shared::{RECORDED_POLLS, Shared};
@@ -72,7 +73,7 @@ impl<'a> Group<'a> {
         if self.messages.len() == MESSAGES_MAX {
             return Err(Error::Misuse(format!("a rank has at most {MESSAGES_MAX} messages in a group")));
         }
-        let data_type = data_type_of::<T>();
+        let data_type = DataType::of::<T>();
         self.messages.push(GroupMessage { direction, number: 0, address, bytes, data_type });
         Ok(())
     }

@@ -1,10 +1,14 @@
 //! The element types by name, as in calls, files and flags.
 
+use std::any::TypeId;
 use std::fmt;
 use std::str::FromStr;
 
+use half::{bf16, f16};
+use num_complex::Complex;
 use weftlink_fabric::nearest::{did_you_mean, fold};
 
+use super::fp8::{F8E4m3, F8E5m2};
 use crate::reduction::Kind;
 
 /// An element type.
@@ -93,6 +97,27 @@ impl DataType {
         DataType::Complex64,
         DataType::Complex128,
     ];
+
+    /// The name of a Rust type of numbers, if it is one. The comparisons are resolved at compile time.
+    #[inline(always)]
+    pub fn of<T: 'static>() -> Option<DataType> {
+        let id = TypeId::of::<T>();
+        macro_rules! known {
+            ($($type:ty => $name:ident),* $(,)?) => {$(
+                if id == TypeId::of::<$type>() {
+                    return Some(DataType::$name);
+                }
+            )*};
+        }
+        known!(
+            i8 => I8, u8 => U8, i16 => I16, u16 => U16, i32 => I32, u32 => U32, i64 => I64, u64 => U64,
+            f16 => F16, bf16 => Bf16, f32 => F32, f64 => F64, F8E4m3 => F8E4m3, F8E5m2 => F8E5m2,
+            Complex<f32> => Complex64, Complex<f64> => Complex128,
+        );
+        #[cfg(target_pointer_width = "64")]
+        known!(isize => I64, usize => U64);
+        None
+    }
 
     /// The name in tables, flags and files.
     pub fn name(self) -> &'static str {
@@ -204,5 +229,33 @@ mod tests {
         }
         let message = "quad".parse::<DataType>().unwrap_err();
         assert!(message.contains("unknown type `quad`") && message.contains("bf16"), "{message}");
+    }
+
+    #[test]
+    fn every_number_type_is_known() {
+        let known = [
+            DataType::of::<i8>(),
+            DataType::of::<u8>(),
+            DataType::of::<i16>(),
+            DataType::of::<u16>(),
+            DataType::of::<i32>(),
+            DataType::of::<u32>(),
+            DataType::of::<i64>(),
+            DataType::of::<u64>(),
+            DataType::of::<f16>(),
+            DataType::of::<bf16>(),
+            DataType::of::<f32>(),
+            DataType::of::<f64>(),
+            DataType::of::<F8E4m3>(),
+            DataType::of::<F8E5m2>(),
+            DataType::of::<Complex<f32>>(),
+            DataType::of::<Complex<f64>>(),
+        ];
+        let expected: Vec<_> = DataType::ALL.into_iter().filter(|one| *one != DataType::Bool).collect();
+        assert_eq!(known.len(), expected.len());
+        assert!(expected.iter().all(|one| known.contains(&Some(*one))), "{known:?}");
+        assert_eq!(DataType::of::<usize>(), Some(DataType::U64));
+        assert_eq!(DataType::of::<[f32; 1]>(), None);
+        assert_eq!(DataType::of::<u128>(), None);
     }
 }

@@ -20,6 +20,7 @@
 //!   runs it.
 //! - [`FlightRecorder`] and [`Counters`] record what a rank did and waits for, [`why`] merges the records of all ranks,
 //!   [`attach`] reads them from processes that hang, and [`knobs`] are the settings in the environment.
+//! - [`cuda`] runs plans on NVIDIA GPUs: [`cuda::Rank`] has collectives on buffers of a GPU. `examples/07-gpu.rs` shows four ranks on one.
 //! - [`fabric`] describes how devices are wired, and how fast the links are; [`sim`] predicts how long calls take on it.
 //! - [`bytemuck`] has the traits that make a type [`Data`].
 
@@ -30,6 +31,7 @@ pub use weftlink_comm::{
     ScopedFuture, ScopedHandle, Window, attach, bootstrap, bytemuck, knobs, on_threads, recorder,
     while_waiting, why,
 };
+pub use weftlink_cuda as cuda;
 pub use weftlink_fabric as fabric;
 pub use weftlink_plan as plan;
 pub use weftlink_sim as sim;

@@ -32,6 +32,13 @@ fn calls_that_overlap_with_computing() {
     assert_eq!(printed, "every rank holds [1018.0, 1014.0, 1010.0, 1006.0, 1002.0, 998.0, 994.0, 990.0]\n");
 }
 
+#[test]
+fn ranks_on_a_gpu_or_none() {
+    let printed = printed("07-gpu");
+    let sums = "every rank holds 0 + 1 + 2 + 3 = [6.0, 6.0, 6.0, 6.0]\n";
+    assert!(printed.ends_with(sums) || printed.ends_with("no GPU\n"), "{printed}");
+}
+
 /// The output of an example. Cargo builds it into the folder `examples` beside that of this test.
 fn printed(example: &str) -> String {
     let built = env::current_exe().unwrap().parent().unwrap().with_file_name("examples").join(example);

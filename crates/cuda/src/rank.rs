@@ -1,0 +1,338 @@
+//! Collectives on typed buffers of a GPU: what a Rust program calls.
+//!
+//! A [`Rank`] has a stream, on which its calls run one after the other; a call returns once it is enqueued. [`Rank::read`],
+//! [`Rank::write`] and [`Rank::synchronize`] wait for the calls before them and return the error of one that failed.
+//!
+//! It is safe because buffers belong to the rank: their memory is freed after its calls have ended, and never after one that failed, since
+//! other ranks may still write.
+
+// Enqueues calls with the addresses of its own buffers.
+#![allow(unsafe_code)]
+
+mod arrange;
+mod buffer;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytemuck::Pod;
+use weftlink_bootstrap::Bootstrap;
+use weftlink_plan::{Collective, DataType, Reduction};
+
+use crate::Error;
+use crate::collectives::Collectives;
+use crate::driver::{Allocation, Device, DeviceBuffer, Driver, HandleKind, Mapping, Stream};
+use crate::pool::{End, Pool};
+use crate::queues;
+use arrange::{Arranged, arrange};
+
+pub use buffer::{Buffer, Buffers};
+
+/// How long the ranks of [`on_threads`] wait for each other when they start and load plans.
+const START: Duration = Duration::from_secs(60);
+
+/// The GPUs of this process.
+pub fn devices() -> Result<Vec<Device>, Error> {
+    Driver::load()?.devices()
+}
+
+/// Runs `work` on threads of this process, each with a rank on this GPU. Returns what they return, or the first error. A rank that returns an
+/// error, or panics, ends the calls of the others.
+///
+/// ```no_run
+/// use weftlink_cuda::{Error, devices, on_threads};
+/// use weftlink_plan::Reduction;
+///
+/// let gpu = &devices()?[0];
+/// let sums = on_threads(gpu, 4, |rank| {
+///     let mut gradients = rank.buffer_of(&vec![rank.rank() as f32; 1_000_000])?;
+///     rank.all_reduce(&mut gradients, Reduction::Sum)?;
+///     Ok(rank.read(&gradients)?[0])
+/// })?;
+/// assert_eq!(sums, [6.0; 4]);
+/// # Ok::<(), Error>(())
+/// ```
+pub fn on_threads<T: Send>(
+    device: &Device,
+    ranks: usize,
+    work: impl Fn(&mut Rank) -> Result<T, Error> + Sync,
+) -> Result<Vec<T>, Error> {
+    queues::warn_if_few(ranks);
+    let work = &work;
+    let run = |group| {
+        let mut rank = Rank::new(group, device, START)?;
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&mut rank)));
+        if !matches!(ended, Ok(Ok(_))) {
+            rank.abort()?;
+        }
+        // Ranks leave together: one that is dropped waits for kernels that wait for the others.
+        Ok((ended, rank))
+    };
+    let ended: Vec<Result<_, Error>> = std::thread::scope(|scope| {
+        let start = |group| scope.spawn(move || run(group));
+        let threads: Vec<_> = Bootstrap::threads(ranks).into_iter().map(start).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    });
+    let ended = ended.into_iter().collect::<Result<Vec<_>, Error>>()?;
+    let (ended, _ranks): (Vec<_>, Vec<_>) = ended.into_iter().unzip();
+    let results = ended.into_iter().map(|end| end.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+    results.collect()
+}
+
+/// A rank on a GPU, with a stream of its own.
+#[derive(Debug)]
+pub struct Rank {
+    collectives: Collectives,
+    stream: Stream,
+    /// The GPUs that other ranks may be on.
+    readers: Vec<Device>,
+    pool: Arc<Pool<Mapping>>,
+}
+
+impl Rank {
+    /// Joins the ranks of a group on a GPU. All ranks call it. They wait for each other that long, here and when plans are loaded.
+    pub fn new(group: Bootstrap, device: &Device, timeout: Duration) -> Result<Rank, Error> {
+        let collectives = Collectives::new(group, device, timeout)?;
+        let stream = Stream::new(collectives.context())?;
+        let mut readers = devices()?;
+        let mut is_linked = Vec::new();
+        for reader in &readers {
+            is_linked.push(reader.uuid != device.uuid && device.link_to(reader)?.is_some());
+        }
+        let mut is_linked = is_linked.into_iter();
+        readers.retain(|_| is_linked.next() == Some(true));
+        Ok(Rank { collectives, stream, readers, pool: Arc::new(Pool::new()) })
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.collectives.rank()
+    }
+
+    /// How many ranks there are.
+    pub fn size(&self) -> usize {
+        self.collectives.ranks() as usize
+    }
+
+    /// Its stream: kernels of the program that run there come after the calls before them.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// Sets how long a call waits for another rank before it fails, 5 minutes by default.
+    pub fn set_call_timeout(&mut self, timeout: Duration) {
+        self.collectives.set_call_timeout(timeout);
+    }
+
+    /// Ends the calls of all ranks that wait. Later ones are refused.
+    pub fn abort(&self) -> Result<(), Error> {
+        self.collectives.abort()
+    }
+
+    /// A buffer of zeros.
+    pub fn buffer<T: Pod>(&self, length: usize) -> Result<Buffer<T>, Error> {
+        let bytes = length.checked_mul(size_of::<T>()).ok_or_else(|| Error::Misuse {
+            attempt: format!("allocate {length} elements"),
+            why: "they are more than there is memory".to_owned(),
+        })?;
+        let memory = match self.pool.take(bytes) {
+            Some(memory) => memory,
+            None => self.allocate(bytes).or_else(|why| {
+                self.stream.synchronize()?;
+                if self.pool.free_idle() { self.allocate(bytes) } else { Err(why) }
+            })?,
+        };
+        let buffer = Buffer::new(memory, length, &self.pool);
+        buffer.memory().fill(&self.stream, 0, bytes, 0)?;
+        Ok(buffer)
+    }
+
+    /// A buffer with these elements.
+    pub fn buffer_of<T: Pod>(&self, elements: &[T]) -> Result<Buffer<T>, Error> {
+        let mut buffer = self.buffer(elements.len())?;
+        self.write(&mut buffer, elements)?;
+        Ok(buffer)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Mapping, Error> {
+        let context = self.collectives.context();
+        let allocation = Allocation::create(context.device(), bytes.max(1), HandleKind::PosixDescriptor)?;
+        Mapping::new(context, &[&allocation], &self.readers.iter().collect::<Vec<_>>())
+    }
+
+    /// Replaces the elements of a buffer, after the calls so far, and waits until that is done.
+    pub fn write<T: Pod>(&self, buffer: &mut Buffer<T>, elements: &[T]) -> Result<(), Error> {
+        self.owns(buffer)?;
+        if elements.len() != buffer.len() {
+            let why = format!("{} elements do not fill it", elements.len());
+            return Err(Error::Misuse { attempt: format!("write a buffer of {}", buffer.len()), why });
+        }
+        buffer.memory().write(&self.stream, 0, bytemuck::cast_slice(elements))?;
+        self.check()
+    }
+
+    /// The elements of a buffer after the calls so far, which it waits for.
+    pub fn read<T: Pod>(&self, buffer: &Buffer<T>) -> Result<Vec<T>, Error> {
+        self.owns(buffer)?;
+        let mut elements = vec![T::zeroed(); buffer.len()];
+        buffer.memory().read(&self.stream, 0, bytemuck::cast_slice_mut(&mut elements))?;
+        self.check()?;
+        Ok(elements)
+    }
+
+    /// Waits for the calls so far.
+    pub fn synchronize(&self) -> Result<(), Error> {
+        self.stream.synchronize()?;
+        self.check()
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        self.collectives.failure().map_or(Ok(()), |why| Err(Error::Failed { why }))
+    }
+
+    fn owns<T>(&self, buffer: &Buffer<T>) -> Result<(), Error> {
+        if buffer.is_from(&self.pool) {
+            return Ok(());
+        }
+        let why = "it belongs to another rank".to_owned();
+        Err(Error::Misuse { attempt: format!("use a buffer on rank {}", self.rank()), why })
+    }
+
+    /// Combines a buffer of all ranks; each gets the result.
+    pub fn all_reduce<'a, T: Pod>(
+        &mut self,
+        buffers: impl Into<Buffers<'a, T>>,
+        reduction: Reduction,
+    ) -> Result<(), Error> {
+        self.call(&Collective::AllReduce, buffers, reduction)
+    }
+
+    /// Combines a buffer of all ranks; the root gets the result.
+    pub fn reduce<'a, T: Pod>(
+        &mut self,
+        buffers: impl Into<Buffers<'a, T>>,
+        root: usize,
+        reduction: Reduction,
+    ) -> Result<(), Error> {
+        let root = self.peer(root)?;
+        self.call(&Collective::Reduce { root }, buffers, reduction)
+    }
+
+    /// Copies the root's buffer to all ranks.
+    pub fn broadcast<T: Pod>(&mut self, buffer: &mut Buffer<T>, root: usize) -> Result<(), Error> {
+        let root = self.peer(root)?;
+        self.call(&Collective::Broadcast { root }, buffer, Reduction::Sum)
+    }
+
+    /// Collects the blocks of all ranks, by rank; each gets them all. In place, the rank's block is its part of the buffer.
+    pub fn all_gather<'a, T: Pod>(&mut self, buffers: impl Into<Buffers<'a, T>>) -> Result<(), Error> {
+        self.call(&Collective::AllGather, buffers, Reduction::Sum)
+    }
+
+    /// Combines a buffer of all ranks; each gets one block of the result. In place, it is the rank's part of the buffer.
+    pub fn reduce_scatter<'a, T: Pod>(
+        &mut self,
+        buffers: impl Into<Buffers<'a, T>>,
+        reduction: Reduction,
+    ) -> Result<(), Error> {
+        self.call(&Collective::ReduceScatter, buffers, reduction)
+    }
+
+    /// Sends block `r` of the input to rank `r`, and receives a block from each rank.
+    pub fn all_to_all<T: Pod>(&mut self, input: &Buffer<T>, output: &mut Buffer<T>) -> Result<(), Error> {
+        self.call(&Collective::AllToAll, (input, output), Reduction::Sum)
+    }
+
+    /// Collects the blocks of all ranks on the root. The other ranks pass their input alone.
+    pub fn gather<'a, T: Pod>(
+        &mut self,
+        buffers: impl Into<Buffers<'a, T>>,
+        root: usize,
+    ) -> Result<(), Error> {
+        let root = self.peer(root)?;
+        self.call(&Collective::Gather { root }, buffers, Reduction::Sum)
+    }
+
+    /// Distributes the blocks of the root's buffer. The other ranks pass their output alone.
+    pub fn scatter<'a, T: Pod>(
+        &mut self,
+        buffers: impl Into<Buffers<'a, T>>,
+        root: usize,
+    ) -> Result<(), Error> {
+        let root = self.peer(root)?;
+        self.call(&Collective::Scatter { root }, buffers, Reduction::Sum)
+    }
+
+    /// Combines the buffers of the ranks up to this one.
+    pub fn scan<'a, T: Pod>(
+        &mut self,
+        buffers: impl Into<Buffers<'a, T>>,
+        reduction: Reduction,
+    ) -> Result<(), Error> {
+        self.call(&Collective::Scan, buffers, reduction)
+    }
+
+    /// Combines the buffers of the ranks before this one. On rank 0, the output does not change.
+    pub fn exclusive_scan<'a, T: Pod>(
+        &mut self,
+        buffers: impl Into<Buffers<'a, T>>,
+        reduction: Reduction,
+    ) -> Result<(), Error> {
+        self.call(&Collective::ExclusiveScan, buffers, reduction)
+    }
+
+    /// Later work on this rank's stream begins when all ranks have come here.
+    pub fn barrier(&mut self) -> Result<(), Error> {
+        let (none, bytes, any) = ([0; 2], DataType::U8, Reduction::Sum);
+        // SAFETY: a barrier accesses no buffers.
+        unsafe { self.collectives.call(&Collective::Barrier, &self.stream, none, 0, bytes, any) }
+    }
+
+    /// Enqueues a collective. Collectives without a reduction ignore it.
+    pub fn call<'a, T: Pod>(
+        &mut self,
+        collective: &Collective,
+        buffers: impl Into<Buffers<'a, T>>,
+        reduction: Reduction,
+    ) -> Result<(), Error> {
+        let buffers = buffers.into();
+        for buffer in buffers.each() {
+            self.owns(buffer)?;
+        }
+        let misuse = |why: String| Error::Misuse { attempt: format!("enqueue {collective}"), why };
+        let (rank, ranks) = (self.rank() as u32, self.size() as u32);
+        let Arranged { count, input, output } =
+            arrange(collective, rank, ranks, buffers.lengths()).map_err(misuse)?;
+        let (data_type, count) = match DataType::of::<T>() {
+            Some(data_type) => (data_type, count),
+            None if collective.reduces() => {
+                return Err(misuse(format!("{} is no type of numbers", std::any::type_name::<T>())));
+            }
+            None => (DataType::U8, count * size_of::<T>()),
+        };
+        let [first, last] = buffers.addresses();
+        let at = |start: u64, elements: usize| start + (elements * size_of::<T>()) as u64;
+        let addresses = [at(first, input), at(last, output)];
+        // SAFETY: `arrange` has checked that the buffers have the blocks of the call. They belong to this rank, whose pool frees them after
+        // its calls, and never after a failure.
+        unsafe { self.collectives.call(collective, &self.stream, addresses, count, data_type, reduction) }
+    }
+
+    fn peer(&self, rank: usize) -> Result<u32, Error> {
+        if rank < self.size() {
+            return Ok(rank as u32);
+        }
+        let why = format!("there are {} ranks", self.size());
+        Err(Error::Misuse { attempt: format!("use rank {rank} as the root"), why })
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        let is_over = self.stream.synchronize().is_ok() && self.collectives.failure().is_none();
+        self.pool.end(if is_over { End::Ended } else { End::Failed });
+    }
+}

@@ -36,5 +36,5 @@ pub use choose::{Choice, choose};
 pub use collectives::{Collectives, LoadedPlan};
 pub use communicator::{Communicator, PlanId};
 pub use error::Error;
-pub use rank::{Buffer, Buffers, Rank, devices, on_threads};
+pub use rank::{Arranged, Buffer, Buffers, Lengths, Rank, arrange, devices, on_threads};
 pub use sharing::Memory;

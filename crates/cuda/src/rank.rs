@@ -24,8 +24,7 @@ use crate::collectives::Collectives;
 use crate::driver::{Allocation, Device, DeviceBuffer, Driver, HandleKind, Mapping, Stream};
 use crate::pool::{End, Pool};
 use crate::queues;
-use arrange::{Arranged, arrange};
-
+pub use arrange::{Arranged, Lengths, arrange};
 pub use buffer::{Buffer, Buffers};
 
 /// How long the ranks of [`on_threads`] wait for each other when they start and load plans.

@@ -8,13 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
 use weftlink::plan::Collective;
-use weftlink::{Background, DataType, Error, FlightRecorder, Identities};
+use weftlink::{Background, DataType, Error, FlightRecorder, Identities, Reduction};
 
-use crate::array::Array;
+use crate::array::{Array, Place};
 use crate::call::{Shared, Started};
+use crate::cuda::{self, Gpu};
 use crate::error::raised_in;
 use crate::raw::{Bytes, run_on_caller};
-use crate::request::{CallOptions, SingleArray, method};
+use crate::request::{CallOptions, SingleArray, method, seconds};
 use crate::wait::interruptible;
 use crate::window::Window;
 
@@ -23,6 +24,8 @@ use crate::window::Window;
 pub(crate) struct Communicator {
     /// None once it is closed.
     background: Mutex<Option<Background>>,
+    /// Its ranks on GPUs, from the first call with an array there.
+    gpu: Arc<Mutex<Option<Gpu>>>,
     /// Readable at any time, also while a call hangs.
     recorder: FlightRecorder,
     /// Where each rank runs, for errors.
@@ -42,6 +45,23 @@ pub(crate) struct Communicator {
 struct Arrays {
     input: Option<Array>,
     output: Option<Array>,
+    /// Of arrays on a GPU: the stream that their library works on.
+    stream: u64,
+}
+
+impl Arrays {
+    /// An array on a GPU, if there is one. All must be.
+    fn on_gpu(&self) -> Result<Option<&Array>, Error> {
+        let mut both = self.input.iter().chain(&self.output);
+        let is_on_gpu = |array: &&Array| array.place != Place::Host;
+        match (both.clone().find(is_on_gpu), both.any(|array| array.place == Place::Host)) {
+            (Some(_), true) => {
+                let what = "one array is in CPU memory and the other on a GPU: move one of them";
+                Err(Error::Misuse(what.to_owned()))
+            }
+            (found, _) => Ok(found),
+        }
+    }
 }
 
 /// A message of a group: the peer, and an array.
@@ -54,7 +74,8 @@ impl Communicator {
         let (rank, size, identities) = (comm.rank(), comm.size(), comm.identities());
         let background = Mutex::new(Some(comm.into_background()?));
         let pending = Arc::default();
-        Ok(Self { background, recorder, identities, pending, rank, size, origins })
+        let gpu = Arc::default();
+        Ok(Self { background, gpu, recorder, identities, pending, rank, size, origins })
     }
 
     fn background(&self) -> Result<Background, Error> {
@@ -77,7 +98,10 @@ impl Communicator {
     ) -> PyResult<Option<Started>> {
         let operation = method(&collective);
         let failed = |error: Error| self.raised(py, &error, operation);
-        let Arrays { input, output } = arrays;
+        if arrays.on_gpu().map_err(failed)?.is_some() {
+            return self.call_on_gpu(py, collective, options, &arrays, wait).map(|()| None);
+        }
+        let Arrays { input, output, .. } = arrays;
         let single = SingleArray::of(&collective, self.rank as u32, self.size as u32);
         let request = options.request(collective, input.as_ref(), output.as_ref(), single).map_err(failed)?;
         let background = self.background().map_err(failed)?;
@@ -107,6 +131,74 @@ impl Communicator {
         }
         call.join(py, None)?;
         Ok(None)
+    }
+
+    /// Enqueues a call on arrays of a GPU.
+    fn call_on_gpu(
+        &self,
+        py: Python<'_>,
+        collective: Collective,
+        options: CallOptions,
+        arrays: &Arrays,
+        wait: bool,
+    ) -> PyResult<()> {
+        let operation = method(&collective);
+        let failed = |error: Error| self.raised(py, &error, operation);
+        let misuse = |what: String| Err(failed(Error::Misuse(what)));
+        if !wait {
+            return misuse(format!(
+                "a call on arrays of a GPU is enqueued on the current stream and does not block: call {operation}"
+            ));
+        }
+        if options.counts.is_some() || options.factor.is_some() || options.torus.is_some() {
+            return misuse(format!("{operation} with these arguments is not supported on GPUs yet"));
+        }
+        let reduction = match &options.operation {
+            Some(name) => name.parse().map_err(|why| failed(Error::Misuse(why)))?,
+            None => Reduction::Sum,
+        };
+        let Arrays { input, output, stream } = arrays;
+        let mut devices = Vec::new();
+        for array in input.iter().chain(output) {
+            let device = cuda::device_of(array.place, array.address);
+            devices.push(device.map_err(|error| cuda::exception(py, &error))?);
+        }
+        devices.dedup();
+        let [device] = devices[..] else {
+            return misuse("the arrays are on different GPUs".to_owned());
+        };
+        let timeout = options.timeout.map(seconds).transpose().map_err(failed)?;
+        let single = SingleArray::of(&collective, self.rank as u32, self.size as u32);
+        let request = options.request(collective.clone(), input.as_ref(), output.as_ref(), single);
+        let buffers = request.map_err(failed)?.buffers;
+        if cuda::lock(&self.gpu).is_none() {
+            self.join_on_gpu(py, operation, device)?;
+        }
+        let call = {
+            let gpu = cuda::lock(&self.gpu);
+            let Some(gpu) = gpu.as_ref() else { return misuse("the communicator is closed".to_owned()) };
+            if gpu.device() != device {
+                let own = gpu.device();
+                return misuse(format!("this rank is on GPU {own}, and the array on GPU {device}"));
+            }
+            gpu.arranged(collective, &buffers, reduction).map_err(failed)?
+        };
+        cuda::enqueue(py, &self.gpu, call, &buffers, *stream, timeout)
+    }
+
+    /// Joins the ranks on GPUs. All ranks do it in their first call with an array there.
+    fn join_on_gpu(&self, py: Python<'_>, operation: &'static str, device: usize) -> PyResult<()> {
+        let (group, timeout) =
+            self.with(py, operation, |comm| Ok((comm.duplicate_group()?, comm.options().deadline)))?;
+        let joined = interruptible(py, move || Gpu::new(group, device, timeout))?;
+        *cuda::lock(&self.gpu) = Some(joined.map_err(|error| cuda::exception(py, &error))?);
+        Ok(())
+    }
+
+    /// Leaves the ranks on GPUs, after their calls. A thread that still loads a plan leaves them when it is done.
+    fn leave_gpu(&self, py: Python<'_>) {
+        let gpu = self.gpu.try_lock().ok().and_then(|mut gpu| gpu.take());
+        py.detach(|| drop(gpu));
     }
 
     /// Runs a function on the communicator after the queued calls, and waits for it. An interrupt aborts the communicator.
@@ -154,7 +246,11 @@ impl Communicator {
             Some(object) => Array::of(&object, dtype.as_deref())?.map(Some).map_err(failed),
             None => Ok(None),
         };
-        let arrays = Arrays { input: array(input)?, output: array(output)? };
+        let stream = input.clone().or_else(|| output.clone());
+        let mut arrays = Arrays { input: array(input)?, output: array(output)?, stream: 0 };
+        if let (Some(object), Some(_)) = (stream, arrays.on_gpu().map_err(failed)?) {
+            arrays.stream = cuda::stream_of(&object)?;
+        }
         let options = CallOptions { operation, factor, root, counts, count, messages, torus, timeout };
         let collective = options.collective(name).map_err(failed)?;
         self.start_call(py, collective, options, arrays, wait)
@@ -167,6 +263,10 @@ impl Communicator {
         let mut sides = |messages: Vec<Message<'_>>, written: bool| {
             let side = |(peer, object): Message<'_>| {
                 let array = Array::of(&object, None)?.map_err(failed)?;
+                if array.place != Place::Host {
+                    let what = "groups of messages are not supported on GPUs yet: pass arrays in CPU memory";
+                    return Err(failed(Error::Misuse(what.to_owned())));
+                }
                 if written && array.read_only {
                     let what =
                         format!("the array for the message from rank {peer} is read-only: pass a copy");
@@ -222,6 +322,7 @@ impl Communicator {
         let failed = |error: Error| self.raised(py, &error, "shrink");
         self.check_not_in_call().map_err(failed)?;
         let background = self.take_background().map_err(failed)?;
+        self.leave_gpu(py);
         let shrink = move || Self::new(background.close()?.shrink()?);
         interruptible(py, shrink)?.map_err(failed)
     }
@@ -231,6 +332,10 @@ impl Communicator {
         if let Ok(background) = self.background() {
             py.detach(|| background.abort(reason));
         }
+        // A thread that loads a plan has it; the abort above does not end that wait.
+        if let Some(gpu) = self.gpu.try_lock().ok().as_ref().and_then(|gpu| gpu.as_ref()) {
+            gpu.abort();
+        }
     }
 
     /// Waits for all started calls, then leaves. Closing again does nothing.
@@ -238,7 +343,14 @@ impl Communicator {
         let failed = |error: Error| self.raised(py, &error, "close");
         self.check_not_in_call().map_err(failed)?;
         let Ok(background) = self.take_background() else { return Ok(()) };
+        self.leave_gpu(py);
         interruptible(py, move || background.close().map(drop))?.map_err(failed)
+    }
+
+    /// Raises the error of a call on arrays of a GPU that has failed.
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        let failure = cuda::lock(&self.gpu).as_ref().and_then(Gpu::failure);
+        failure.map_or(Ok(()), |why| Err(crate::error::failed(py, &why)))
     }
 
     /// Leaves when the program ends: closes, or aborts if calls are unfinished, because nobody will wait for them.

@@ -8,6 +8,7 @@ mod array;
 mod call;
 mod callbacks;
 mod communicator;
+mod cuda;
 mod error;
 mod fabric;
 mod plan;

@@ -98,6 +98,40 @@ class Arrays(unittest.TestCase):
         values.extend(b"more")
 
 
+class OnGpu:
+    """What an array on a GPU says of itself. There is no memory at its address."""
+
+    def __init__(self, **other):
+        data = {"shape": (4,), "typestr": "<f4", "data": (1 << 40, False), "version": 3}
+        self.__cuda_array_interface__ = data | other
+
+
+class GpuArrays(unittest.TestCase):
+    def test_wrong_arrays_are_errors_and_the_communicator_still_works(self):
+        comm = alone()
+        wrong = [
+            (lambda: comm.all_reduce(OnGpu(), out=np.zeros(4, "float32")), "one array is in CPU memory"),
+            (lambda: comm.all_reduce(OnGpu(strides=(8,))), "contiguous"),
+            (lambda: comm.all_reduce(OnGpu(typestr="<M8")), "dtype="),
+            (lambda: comm.all_reduce(OnGpu(mask=1)), "mask"),
+            (lambda: comm.start_all_reduce(OnGpu()), "does not block: call all_reduce"),
+            (lambda: comm.all_gather(OnGpu(), counts=[4]), "not supported on GPUs yet"),
+            (lambda: comm.group([(0, OnGpu())], []), "not supported on GPUs yet"),
+        ]
+        for call, text in wrong:
+            with self.subTest(text=text):
+                with self.assertRaises(UsageError) as raised:
+                    call()
+                self.assertIn(text, str(raised.exception))
+        comm.check()
+        self.assertEqual(comm.all_reduce(np.ones(2)).tolist(), [1, 1])
+
+    @unittest.skipIf(torch.cuda.is_available(), "there is a GPU")
+    def test_without_a_driver_the_error_says_what_to_install(self):
+        with self.assertRaisesRegex(weftlink.Error, "CUDA driver"):
+            alone().all_reduce(OnGpu())
+
+
 class Windows(unittest.TestCase):
     def test_windows_are_arrays_and_outlive_the_communicator(self):
         def work(comm):

@@ -1,12 +1,16 @@
 """The collectives, as methods of a communicator.
 
-An array is a NumPy array, a CPU tensor, or another object with the buffer protocol or DLPack: contiguous, and of a supported type.
+An array is a NumPy array, a tensor, or another object with the buffer protocol, DLPack or ``__cuda_array_interface__``: contiguous, and
+of a supported type.
 With one array a call works in place; with ``out`` it reads the array and writes ``out``. Where one side is larger (gather and
 scatter of any kind), an in-place call takes the larger array, which holds this rank's block at its position.
 
 All ranks make the same calls in the same order. Every method returns the array with the result, or None on a rank without one.
 ``dtype`` overrides the type of the elements (``"bfloat16"`` for NumPy's ``uint16``). ``timeout`` is how many seconds the call waits for
 other ranks without progress before it fails.
+
+With arrays on an NVIDIA GPU, a call is enqueued on the current stream of the array's library (PyTorch, CuPy, or the ``stream`` that the
+array names) and returns; `Communicator.check` raises the error of one that failed. The first call of a kind waits for the other ranks.
 """
 
 from __future__ import annotations

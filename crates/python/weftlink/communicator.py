@@ -100,6 +100,12 @@ class Communicator(Collectives):
         """Aborts the communicator on all ranks, from any thread. All calls raise `CancelledError` with the reason."""
         self._native.abort(reason)
 
+    def check(self) -> None:
+        """Raises the error of a call on arrays of a GPU, if one has failed: such calls return before they have run. Later calls raise it
+        too.
+        """
+        self._native.check()
+
     def close(self) -> None:
         """Waits for all started calls, then leaves the group. Closing it again does nothing."""
         self._native.close()

@@ -104,6 +104,11 @@ impl Communicator {
         self.rank
     }
 
+    /// How it behaves.
+    pub fn options(&self) -> Options {
+        self.options
+    }
+
     /// The number of ranks.
     #[inline]
     pub fn size(&self) -> usize {

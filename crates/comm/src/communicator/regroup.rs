@@ -30,13 +30,23 @@ impl Communicator {
     /// Splits the communicator: ranks that pass the same `part` get a communicator of their own, ordered by `key` and then by rank;
     /// ranks that pass `None` get none. All ranks call it. Both communicators can be used from then on, also from different threads.
     pub fn split(&mut self, part: Option<u32>, key: i64) -> Result<Option<Communicator>, Error> {
+        let group = self.split_group(part, key)?;
+        group.map(|group| Communicator::new(group, self.options)).transpose()
+    }
+
+    fn split_group(&mut self, part: Option<u32>, key: i64) -> Result<Option<Bootstrap>, Error> {
         self.usable()?;
         let header = Header::allocating(CallKind::Split, 0, 0, (None, 1));
         // A call of its own, so that ranks that make another call get a mismatch.
         self.share(header, 0)?;
         let Options { deadline, .. } = self.options;
-        let split = self.bootstrap.split(part, key, deadline).map_err(|error| self.lost(error))?;
-        split.map(|bootstrap| Communicator::new(bootstrap, self.options)).transpose()
+        self.bootstrap.split(part, key, deadline).map_err(|error| self.lost(error))
+    }
+
+    /// A group of the same ranks, for another executor. All ranks call it.
+    pub fn duplicate_group(&mut self) -> Result<Bootstrap, Error> {
+        let group = self.split_group(Some(0), self.rank as i64)?;
+        group.ok_or_else(|| Error::gone("the group has no ranks"))
     }
 
     /// A communicator of the survivors after a failed call: the ranks that call this, in the order of their ranks. Ranks that have not

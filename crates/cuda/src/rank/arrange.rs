@@ -6,30 +6,28 @@ use crate::call::in_one_buffer;
 
 /// The elements of a call's buffers.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Lengths {
+pub enum Lengths {
+    /// Of the one buffer that is input and output, or of an output alone.
     InPlace(usize),
+    /// Of an input alone, on ranks that get nothing.
     Input(usize),
+    /// Of input and output.
     Separate(usize, usize),
 }
 
 /// Where a call finds its blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Arranged {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Arranged {
     /// Elements of a block.
-    pub(super) count: usize,
+    pub count: usize,
     /// The first element of the input in its buffer.
-    pub(super) input: usize,
+    pub input: usize,
     /// The first element of the output in its buffer.
-    pub(super) output: usize,
+    pub output: usize,
 }
 
 /// The blocks of a rank's call, or why the buffers do not have them.
-pub(super) fn arrange(
-    collective: &Collective,
-    rank: u32,
-    ranks: u32,
-    lengths: Lengths,
-) -> Result<Arranged, String> {
+pub fn arrange(collective: &Collective, rank: u32, ranks: u32, lengths: Lengths) -> Result<Arranged, String> {
     let (gives, gets) = (collective.gives(rank, ranks) as usize, collective.gets(rank, ranks) as usize);
     let count_of = |what: &str, length: usize, blocks: usize| match length.checked_rem(blocks) {
         Some(0) => Ok(length / blocks),

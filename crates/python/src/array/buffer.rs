@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;
 use weftlink::DataType;
 
-use super::Described;
+use super::{Described, Place};
 
 /// `Py_buffer`.
 #[repr(C)]
@@ -83,6 +83,7 @@ impl View {
             shape,
             strides: numbers(self.strides).map(<[isize]>::to_vec),
             read_only: self.read_only != 0,
+            place: Place::Host,
         }
     }
 }

@@ -11,13 +11,15 @@ use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyCapsuleMethods, PyDict};
 use weftlink::DataType;
 
-use super::Described;
+use super::{Described, Place};
 
 const UNVERSIONED: &CStr = c"dltensor";
 const VERSIONED: &CStr = c"dltensor_versioned";
 const CPU: i32 = 1;
 /// Pinned memory of CUDA and ROCm, which the CPU can access.
 const PINNED: [i32; 2] = [3, 11];
+/// Memory of an NVIDIA GPU, and memory that its driver moves.
+const GPU: [i32; 2] = [2, 13];
 const READ_ONLY: u64 = 1;
 
 /// `DLTensor`.
@@ -80,10 +82,16 @@ pub(super) fn describe(object: &Bound<'_, PyAny>) -> PyResult<Option<(Described,
     let py = object.py();
     let Ok(dlpack) = object.getattr(intern!(py, "__dlpack__")) else { return Ok(None) };
     let options = PyDict::new(py);
+    let device = object.call_method0(intern!(py, "__dlpack_device__")).and_then(|device| device.extract());
+    if device.is_ok_and(|(kind, _): (i32, i32)| GPU.contains(&kind)) {
+        // The call runs on the stream that the tensor's library works on, so nothing needs to wait for another.
+        options.set_item("stream", -1)?;
+    }
+    let older = options.copy()?;
     options.set_item("max_version", (1, 1))?;
     let capsule = match dlpack.call((), Some(&options)) {
         // Older versions take no `max_version`.
-        Err(error) if error.is_instance_of::<PyTypeError>(py) => dlpack.call0(),
+        Err(error) if error.is_instance_of::<PyTypeError>(py) => dlpack.call((), Some(&older)),
         capsule => capsule,
     };
     let capsule = capsule?.cast_into::<PyCapsule>()?;
@@ -108,10 +116,15 @@ pub(super) fn describe(object: &Bound<'_, PyAny>) -> PyResult<Option<(Described,
 
 impl Tensor {
     fn described(&self, read_only: bool) -> PyResult<Described> {
-        if self.device_type != CPU && !PINNED.contains(&self.device_type) {
-            let what = "the tensor is not in CPU memory: pass tensor.cpu()";
-            return Err(PyBufferError::new_err(what));
-        }
+        let place = match self.device_type {
+            CPU => Place::Host,
+            kind if PINNED.contains(&kind) => Place::Host,
+            kind if GPU.contains(&kind) => Place::Gpu(usize::try_from(self.device_number).ok()),
+            _ => {
+                let what = "the tensor is neither in CPU memory nor on an NVIDIA GPU: pass tensor.cpu()";
+                return Err(PyBufferError::new_err(what));
+            }
+        };
         let found =
             TYPES.into_iter().find(|(code, bits, _)| (*code, *bits, 1) == (self.code, self.bits, self.lanes));
         let element_bytes = usize::from(self.bits).div_ceil(8) * usize::from(self.lanes);
@@ -132,6 +145,7 @@ impl Tensor {
             shape,
             strides,
             read_only,
+            place,
         })
     }
 }

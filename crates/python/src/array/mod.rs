@@ -1,9 +1,10 @@
 //! The memory of a Python object, as a call needs it: address, length and type of the elements.
 //!
 //! The buffer protocol comes first (NumPy arrays, bytes, bytearray, memoryview, array.array), then DLPack (tensors of PyTorch and other
-//! libraries). Neither needs NumPy.
+//! libraries), then `__cuda_array_interface__`. None of them needs NumPy.
 
 mod buffer;
+mod cuda_interface;
 pub(crate) mod dlpack;
 
 use pyo3::exceptions::PyBufferError;
@@ -17,7 +18,16 @@ pub(crate) struct Array {
     /// In elements.
     pub(crate) length: usize,
     pub(crate) read_only: bool,
+    pub(crate) place: Place,
     pub(crate) keep: Py<PyAny>,
+}
+
+/// Where the memory of an array lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Host,
+    /// On the GPU with this number, if the object says it.
+    Gpu(Option<usize>),
 }
 
 /// How an object describes its memory.
@@ -30,6 +40,7 @@ struct Described {
     /// In bytes; none if the array is contiguous.
     strides: Option<Vec<isize>>,
     read_only: bool,
+    place: Place,
 }
 
 impl Array {
@@ -38,6 +49,10 @@ impl Array {
         let py = object.py();
         let described = match buffer::describe(object) {
             Ok(None) => dlpack::describe(object),
+            described => described,
+        };
+        let described = match described {
+            Ok(None) => cuda_interface::describe(object),
             described => described,
         };
         match described {
@@ -89,8 +104,8 @@ impl Described {
                 "the array has {bytes} bytes, which is not a multiple of the size of {data_type}"
             ));
         }
-        let Self { address, read_only, .. } = self;
-        Ok(Array { address, data_type, length: bytes / data_type.bytes(), read_only, keep })
+        let Self { address, read_only, place, .. } = self;
+        Ok(Array { address, data_type, length: bytes / data_type.bytes(), read_only, place, keep })
     }
 
     /// Whether the array is contiguous in C order.
@@ -114,7 +129,7 @@ fn misuse<T>(what: impl Into<String>) -> Result<T, Error> {
 
 fn unknown(object: &Bound<'_, PyAny>) -> PyResult<String> {
     Ok(format!(
-        "an object of type {} is not an array: pass a NumPy array, a CPU tensor, or an object with the buffer protocol or DLPack",
+        "an object of type {} is not an array: pass a NumPy array, a tensor, or an object with the buffer protocol, DLPack or __cuda_array_interface__",
         object.get_type().name()?
     ))
 }

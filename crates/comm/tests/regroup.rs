@@ -83,6 +83,11 @@ fn split_communicators_work_beside_their_parent() {
         let mut quarter = half.split(Some((half.rank() % 2) as u32), 0).unwrap().unwrap();
         check(&mut quarter, 10).unwrap();
         check(&mut half, 10).unwrap();
+        // A group for another executor.
+        let mut group = comm.duplicate_group().unwrap();
+        let ranks = group.exchange("ranks", vec![rank as u8], Duration::from_secs(60)).unwrap();
+        assert_eq!(ranks, (0..size as u8).map(|rank| [rank]).collect::<Vec<_>>());
+        check(&mut comm, 10).unwrap();
     };
     weftlink_comm::on_threads(5, |comm| {
         work(comm);

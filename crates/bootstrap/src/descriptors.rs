@@ -62,19 +62,7 @@ fn pass(
     purpose: &str,
     deadline: Deadline,
 ) -> Result<Vec<Option<OwnedFd>>, BootstrapError> {
-    let members = group.members.get().map_or(&[][..], Vec::as_slice);
-    let host = members.get(group.rank as usize).map(|member| member.host);
-    let is_near = |rank: &u32| Some(members[*rank as usize].host) == host && *rank != group.rank;
-    let peers: Vec<u32> = (0..members.len() as u32).filter(is_near).collect();
-    let failed = |rank: u32, broken: Broken| {
-        // A process that ends closes its connections first; that it ended is heard a moment later.
-        let known = match broken {
-            Broken::Ended | Broken::Refused => group.await_failure(Deadline::new(INQUIRY_RESULT)),
-            _ => group.verdict(),
-        };
-        let (peer, by) = ((rank as usize, group.pid(rank)), group.rank as usize);
-        known.unwrap_or_else(|| broken.of(peer, by, purpose, deadline))
-    };
+    let failed = |rank: u32, broken: Broken| failure(group, rank, broken, purpose, deadline);
     let receive = |channel: &Channel| loop {
         match channel.receive(deadline.or_within(POLL)) {
             Err(Broken::Late) if deadline.left().is_some() && group.verdict().is_none() => poll_hook::poll(),
@@ -82,23 +70,12 @@ fn pass(
         }
     };
     let message = Message::Descriptor { turn };
-    // First to those that need not do anything for it: a rank that connects is accepted by the monitor thread of the other.
-    let mut channels: Vec<(u32, Channel)> = Vec::new();
-    for &rank in peers.iter().filter(|rank| **rank > group.rank) {
-        let peer = Peer { group, monitor, rank, purpose };
-        let channel =
-            dial(&peer, &Introduction::Descriptor { group: group.id, from: group.rank, turn }, deadline)?;
-        channel.send(&message, Some(own), deadline).map_err(|broken| failed(rank, broken))?;
-        channels.push((rank, channel));
+    let channels = connect_pairs(group, monitor, turn, purpose, deadline)?;
+    for (rank, channel) in &channels {
+        channel.send(&message, Some(own), deadline).map_err(|broken| failed(*rank, broken))?;
     }
-    for &rank in peers.iter().filter(|rank| **rank < group.rank) {
-        let peer = Peer { group, monitor, rank, purpose };
-        let channel =
-            accept(&peer, &Introduction::Descriptor { group: group.id, from: rank, turn }, deadline)?;
-        channel.send(&message, Some(own), deadline).map_err(|broken| failed(rank, broken))?;
-        channels.push((rank, channel));
-    }
-    let mut descriptors: Vec<Option<OwnedFd>> = members.iter().map(|_| None).collect();
+    let mut descriptors: Vec<Option<OwnedFd>> =
+        group.members.get().into_iter().flatten().map(|_| None).collect();
     for (rank, channel) in channels {
         match receive(&channel).map_err(|broken| failed(rank, broken))? {
             (Message::Descriptor { turn: theirs }, Some(descriptor)) if theirs == turn => {
@@ -109,4 +86,49 @@ fn pass(
     }
     descriptors[group.rank as usize] = Some(duplicate(own, group.rank as usize)?);
     Ok(descriptors)
+}
+
+/// Connects this rank with every other rank of its host, in the order of ranks. `turn` is the same on all ranks and never comes again.
+pub(super) fn connect_pairs(
+    group: &Group,
+    monitor: &Monitor,
+    turn: u32,
+    purpose: &str,
+    deadline: Deadline,
+) -> Result<Vec<(u32, Channel)>, BootstrapError> {
+    let members = group.members.get().map_or(&[][..], Vec::as_slice);
+    let host = members.get(group.rank as usize).map(|member| member.host);
+    let is_near = |rank: &u32| Some(members[*rank as usize].host) == host && *rank != group.rank;
+    let (lower, higher): (Vec<u32>, Vec<u32>) =
+        (0..members.len() as u32).filter(is_near).partition(|rank| *rank < group.rank);
+    let introduction = |from: u32| Introduction::Descriptor { group: group.id, from, turn };
+    let peer = |rank: u32| Peer { group, monitor, rank, purpose };
+    // First those that need not do anything: the monitor thread of a higher rank accepts.
+    let dialled: Vec<(u32, Channel)> = higher
+        .into_iter()
+        .map(|rank| Ok((rank, dial(&peer(rank), &introduction(group.rank), deadline)?)))
+        .collect::<Result<_, BootstrapError>>()?;
+    let mut channels: Vec<(u32, Channel)> = lower
+        .into_iter()
+        .map(|rank| Ok((rank, accept(&peer(rank), &introduction(rank), deadline)?)))
+        .collect::<Result<_, BootstrapError>>()?;
+    channels.extend(dialled);
+    Ok(channels)
+}
+
+/// What a broken connection to a rank means.
+pub(super) fn failure(
+    group: &Group,
+    rank: u32,
+    broken: Broken,
+    purpose: &str,
+    deadline: Deadline,
+) -> BootstrapError {
+    // A process that ends closes its connections first; its neighbours report its death a moment later.
+    let known = match broken {
+        Broken::Ended | Broken::Refused => group.await_failure(Deadline::new(INQUIRY_RESULT)),
+        _ => group.verdict(),
+    };
+    let (peer, by) = ((rank as usize, group.pid(rank)), group.rank as usize);
+    known.unwrap_or_else(|| broken.of(peer, by, purpose, deadline))
 }

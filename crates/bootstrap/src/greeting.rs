@@ -8,7 +8,7 @@ use super::outgoing::write_some;
 use super::secret::{HANDSHAKE_BYTES, random_bytes};
 
 /// The version of the protocol: of frames, messages and their order.
-const VERSION: u32 = 8;
+const VERSION: u32 = 9;
 
 const MAGIC: [u8; 8] = *b"weftlink";
 pub(super) const GREETING_BYTES: usize = 12;

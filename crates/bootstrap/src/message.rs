@@ -40,6 +40,8 @@ pub(super) enum Message {
     DepartureHeard,
     /// Comes with a descriptor for the other end.
     Descriptor { turn: u32 },
+    /// A message of the program that uses a link between two ranks.
+    Parcel(Vec<u8>),
     /// What every rank must know. A rank that did not know it passes it on.
     Event(Event),
 }

@@ -81,7 +81,7 @@ fn version_errors_name_both_versions() {
     thread::scope(|scope| {
         scope.spawn(|| listener.accept().unwrap().0.write_all(b"weftlink\x63\0\0\0").unwrap());
         let error = Bootstrap::join(&meeting, 1).unwrap_err().to_string();
-        assert!(error.contains("version 8.") && error.contains("version 99"), "{error}");
+        assert!(error.contains("version 9.") && error.contains("version 99"), "{error}");
     });
     thread::scope(|scope| {
         scope.spawn(|| listener.accept().unwrap().0.write_all(b"HTTP/1.1 400 Bad\r\n").unwrap());

@@ -216,7 +216,7 @@ fn skewed(draw: &Draw, evidence: &Evidence) -> Result<Vec<f64>, String> {
     let expected = match draw.way % 3 {
         0 => return all_finished(draw, evidence),
         1 => ["it has on".to_owned(), "rank 0 has unset".to_owned()],
-        _ => [format!("version {} of Weft's protocol", skew::version(draw)), "this is version 8".to_owned()],
+        _ => [format!("version {} of Weft's protocol", skew::version(draw)), "this is version 9".to_owned()],
     };
     match refused {
         Some(text) if expected.iter().all(|part| text.contains(part)) => all_finished(draw, evidence),

@@ -20,6 +20,7 @@ use crate::driver::{
 use crate::kernels::{Kernel, Kernels, THREADS_MAX};
 use crate::program::{Compiler, Program, Spread};
 use crate::records::{self, CALL_BYTES};
+use crate::registration::BufferRegistry;
 use crate::reports::{REPORTS_MAX, Reports, describe};
 use crate::sharing::{Memory, Shared, Sharing, exchange, process_token};
 use crate::source::Specialisation;
@@ -46,6 +47,7 @@ pub struct Communicator {
     ranks_on_gpu: usize,
     /// Blocks that every rank may have on its GPU.
     share: usize,
+    /// Whether kernels synchronise with kernels of this process and GPU only.
     is_one_gpu: bool,
     in_process: Vec<bool>,
     memory: Memory,
@@ -64,6 +66,8 @@ struct Resources {
     kernels: Kernels,
     plans: Vec<Loaded>,
     reports: Reports,
+    /// Of buffers that ranks in other processes access; nothing if there are none.
+    registry: Option<BufferRegistry>,
 }
 
 /// A loaded plan.
@@ -144,9 +148,22 @@ impl Communicator {
         // More blocks do not make the link to the host faster, and thousands of polls make it slower.
         let share = if is_host { share.min(HOST_BLOCKS_MAX) } else { share };
         let (kernels, reports) = (Kernels::new(&context), Reports::new(&context)?);
+        let number = COMMUNICATORS.fetch_add(1, Ordering::Relaxed);
+        let is_one_process = !in_process.contains(&false);
+        let registry = if is_one_process || is_host {
+            None
+        } else {
+            let links = group
+                .link_ranks("buffers of GPUs", timeout)
+                .map_err(|why| Error::Group { why: why.to_string() })?;
+            let others = links.into_iter().filter(|link| !in_process[link.rank()]).collect();
+            let processes = all.iter().map(|rank| token_of(rank)).collect();
+            Some(BufferRegistry::new(&context, others, processes, number, timeout)?)
+        };
         Ok(Communicator {
-            number: COMMUNICATORS.fetch_add(1, Ordering::Relaxed),
-            is_one_gpu: ranks_on_gpu == all.len() && !is_host,
+            number,
+            // The scope of a GPU covers the threads of one program.
+            is_one_gpu: ranks_on_gpu == all.len() && is_one_process && !is_host,
             memory,
             group,
             event: Event::new(&context)?,
@@ -158,7 +175,7 @@ impl Communicator {
             in_process,
             timeout,
             call_timeout: CALL_TIMEOUT,
-            resources: ManuallyDrop::new(Resources { kernels, plans: Vec::new(), reports }),
+            resources: ManuallyDrop::new(Resources { kernels, plans: Vec::new(), reports, registry }),
         })
     }
 
@@ -174,7 +191,7 @@ impl Communicator {
 
     /// Whether plans may read and write the buffers of other ranks.
     pub fn accesses_buffers(&self) -> bool {
-        self.memory == Memory::Device && !self.in_process.contains(&false)
+        self.memory == Memory::Device
     }
 
     /// Sets how long a call waits for another rank before it fails, 5 minutes by default.
@@ -184,17 +201,14 @@ impl Communicator {
 
     /// Loads a plan: its memory is allocated and shared. All ranks call it with the same plan.
     ///
-    /// Plans that read or write buffers of other ranks need all ranks in one process, on GPUs that can access each other.
+    /// Plans that read or write buffers of other ranks need GPUs that can access each other.
     pub fn load(&mut self, plan: Verified) -> Result<PlanId, Error> {
         let misuse = |plan: &Verified, why: String| {
             Err(Error::Misuse { attempt: format!("load the plan {}", plan.name), why })
         };
         if plan.needs_windows() && !self.accesses_buffers() {
-            let where_they_are =
-                if self.memory == Memory::Host { "on other GPUs" } else { "in other processes" };
-            let why =
-                format!("it accesses buffers of ranks {where_they_are}; choose a plan that sends messages");
-            return misuse(&plan, why);
+            let why = "it accesses buffers of ranks on other GPUs; choose a plan that sends messages";
+            return misuse(&plan, why.to_owned());
         }
         let digest = exchange(&mut self.group, "a plan", plan.hash().to_le_bytes().to_vec(), self.timeout)?;
         if let Some(other) = digest.iter().position(|other| *other != digest[self.rank()]) {
@@ -221,6 +235,10 @@ impl Communicator {
     /// Enqueues a call of a loaded plan on a stream. All ranks make the same calls in the same order. Calls run one after the other, also
     /// on different streams, except calls that are captured in graphs: those need one stream, or events of the caller.
     ///
+    /// If the plan accesses buffers of ranks in other processes, the first call with a buffer waits until these have mapped it. They keep it
+    /// mapped, and its memory allocated, until many other buffers were used, and after a captured call as long as the communicator lives.
+    /// Managed memory and memory of `cudaMallocAsync` is refused.
+    ///
     /// # Safety
     /// The buffers are device memory of this rank's blocks, valid until the call has ended on the stream, for the other ranks too, whose
     /// kernels access them. After a failure, they stay valid until every rank has seen it.
@@ -237,6 +255,7 @@ impl Communicator {
         if let Some(why) = self.failure() {
             return Err(Error::Failed { why });
         }
+        let (views, is_shared) = self.views(plan, stream, [input, output], count, data_type)?;
         self.order(stream)?;
         let prepared = &self.resources.plans[plan.number].programs[&key];
         let [abort, reports] = self.resources.reports.addresses();
@@ -257,8 +276,9 @@ impl Communicator {
             at += bytes.len();
         };
         push(bytemuck::bytes_of(&header));
-        let view = records::View { input, output };
-        (0..header.ranks).for_each(|_| push(bytemuck::bytes_of(&view)));
+        for [input, output] in views {
+            push(bytemuck::bytes_of(&records::View { input, output }));
+        }
         if prepared.in_memory.is_none() {
             push(&prepared.program.bytes);
         }
@@ -270,7 +290,33 @@ impl Communicator {
         };
         // SAFETY: the parameters are those of the kernel; the addresses are valid as the caller promises, and the communicator's own
         // memory lives until it is dropped.
-        unsafe { prepared.kernel.function.launch(stream, launch, Parameters::Buffer(&call)) }
+        unsafe { prepared.kernel.function.launch(stream, launch, Parameters::Buffer(&call)) }?;
+        match &mut self.resources.registry {
+            Some(registry) if is_shared => registry.launched(stream),
+            _ => Ok(()),
+        }
+    }
+
+    /// The buffers of a call as each rank addresses them, and whether peers were asked to map them for a call that runs now.
+    fn views(
+        &mut self,
+        plan: PlanId,
+        stream: &Stream,
+        buffers: [DeviceAddress; 2],
+        count: usize,
+        data_type: DataType,
+    ) -> Result<(Vec<[DeviceAddress; 2]>, bool), Error> {
+        let (rank, Resources { plans, registry, .. }) = (self.group.rank() as u32, &mut *self.resources);
+        let plan = plans[plan.number].compiler.plan();
+        let Some(registry) = registry.as_mut().filter(|_| plan.needs_windows()) else {
+            return Ok((vec![buffers; plan.ranks as usize], false));
+        };
+        let block_bytes = (count * data_type.bytes()) as u64;
+        let blocks = [plan.collective.gives(rank, plan.ranks), plan.collective.gets(rank, plan.ranks)];
+        let [input, output] = blocks.map(|blocks| u64::from(blocks) * block_bytes);
+        let is_captured = stream.capture()? != Capture::None;
+        let views = registry.views([(buffers[0], input), (buffers[1], output)], is_captured)?;
+        Ok((views, !is_captured))
     }
 
     /// Makes a call wait for the last one, if that is on another stream and neither is captured: an event must not lead into a graph, or
@@ -438,6 +484,11 @@ impl Drop for Communicator {
 
 fn shape_of(key: &Key) -> Shape {
     Shape { aliasing: key.aliasing, element_bytes: key.data_type.bytes(), count: key.count, uneven: None }
+}
+
+/// The token of a rank's process.
+fn token_of(identity: &[u8]) -> u64 {
+    identity[..8].try_into().map(u64::from_le_bytes).unwrap_or_default()
 }
 
 /// The multiprocessors of a rank's GPU.

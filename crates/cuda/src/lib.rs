@@ -25,6 +25,7 @@ pub mod queues;
 mod rank;
 pub mod ranks;
 mod records;
+mod registration;
 mod reports;
 mod sharing;
 mod source;

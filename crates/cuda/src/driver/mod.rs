@@ -43,7 +43,7 @@ pub use multicast::Multicast;
 pub use pinned::{PinnedMemory, Registration};
 pub use pointer::{MemoryKind, Pointer};
 pub use stream::{Capture, RelaxedCapture, Stream};
-pub use vmm::{Allocation, AllocationInfo, Granularity, HandleKind, Mapping};
+pub use vmm::{Allocation, AllocationInfo, Granularity, HandleKind, Mapping, Reservation};
 
 use crate::error::{self, Error};
 use functions::{Code, Functions, MulticastFunctions, OtherFunctions};

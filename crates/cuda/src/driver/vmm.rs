@@ -1,9 +1,10 @@
 //! Memory apart from addresses (virtual memory management): an [`Allocation`] is memory without an address, a [`Mapping`] is addresses with
-//! one or more allocations behind them.
+//! one or more allocations behind them, and a [`Reservation`] is addresses with allocations behind some of them.
 //!
 //! A rank creates an allocation, exports it as a file descriptor or a fabric handle, and maps it; a peer imports and maps it at addresses of
 //! its own. Memory stays as long as any process has it mapped or holds its handle. Mapping and unmapping do not wait for kernels.
 
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -264,14 +265,94 @@ impl Drop for Allocation {
     }
 }
 
-/// Addresses with allocations behind them, side by side. Dropping it unmaps them, at once: no kernel may use them any more.
+/// Reserved addresses, with allocations behind parts of them. Dropping it unmaps them, at once: no kernel may use them any more.
 #[derive(Debug)]
-pub struct Mapping {
+pub struct Reservation {
     context: Context,
     address: DeviceAddress,
-    reserved: usize,
-    /// Offset and length of each part that is mapped, in order.
-    parts: Vec<(usize, usize)>,
+    bytes: usize,
+    /// Length of each part that is mapped, by offset.
+    parts: BTreeMap<usize, usize>,
+}
+
+impl Reservation {
+    /// Reserves addresses without memory.
+    pub fn new(context: &Context, bytes: usize) -> Result<Reservation, Error> {
+        let _entered = context.enter()?;
+        let mut address = 0;
+        // SAFETY: the address is of an integer; no address or alignment is asked for, and the flags must be 0.
+        let code = unsafe { (context.driver().cu().cuMemAddressReserve)(&raw mut address, bytes, 0, 0, 0) };
+        context.check(code, || format!("reserve {bytes} bytes of addresses"))?;
+        Ok(Reservation { context: context.clone(), address, bytes, parts: BTreeMap::new() })
+    }
+
+    /// The first address.
+    pub fn address(&self) -> DeviceAddress {
+        self.address
+    }
+
+    /// Maps an allocation at an offset, where nothing is mapped. GPUs get access by [`Reservation::allow`].
+    pub fn map(&mut self, offset: usize, allocation: &Allocation) -> Result<(), Error> {
+        let bytes = allocation.bytes;
+        let attempt = || format!("map {bytes} bytes of memory at offset {offset}");
+        let end = offset.checked_add(bytes).filter(|end| *end <= self.bytes);
+        let before = self.parts.range(..end.unwrap_or(0)).next_back();
+        if end.is_none() || before.is_some_and(|(other, other_bytes)| other + other_bytes > offset) {
+            let why = format!("{} bytes are reserved, and parts may not overlap", self.bytes);
+            return Err(Error::Misuse { attempt: attempt(), why });
+        }
+        let _entered = self.context.enter()?;
+        let place = self.address + offset as u64;
+        // SAFETY: the addresses are reserved and not mapped; the driver checks length and granularity. Offset and flags must be 0.
+        let code = unsafe { (self.context.driver().cu().cuMemMap)(place, bytes, 0, allocation.handle, 0) };
+        self.context.check(code, attempt)?;
+        self.parts.insert(offset, bytes);
+        Ok(())
+    }
+
+    /// Unmaps the part at an offset. No kernel may use it any more.
+    pub fn unmap(&mut self, offset: usize) {
+        let Some(bytes) = self.parts.remove(&offset) else { return };
+        let cu = self.context.driver().cu();
+        // SAFETY: the part was mapped by `map`, with this length.
+        let unmap = || unsafe { (cu.cuMemUnmap)(self.address + offset as u64, bytes) };
+        self.context.release(unmap, || format!("unmap {bytes} bytes of memory"));
+    }
+
+    /// Lets GPUs, that of the context included, read and write a range that is mapped.
+    pub fn allow(&self, offset: usize, bytes: usize, readers: &[&Device]) -> Result<(), Error> {
+        let _entered = self.context.enter()?;
+        let mut devices = vec![self.context.device()];
+        devices.extend(readers.iter().filter(|device| device.handle() != self.context.device().handle()));
+        let flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        let access: Vec<CUmemAccessDesc> =
+            devices.iter().map(|device| CUmemAccessDesc { location: location(device), flags }).collect();
+        let (cu, place) = (self.context.driver().cu(), self.address + offset as u64);
+        // SAFETY: the driver refuses ranges that are not mapped, and the array has this many elements.
+        let code = unsafe { (cu.cuMemSetAccess)(place, bytes, access.as_ptr(), access.len()) };
+        self.context.check(code, || {
+            let names: Vec<String> = devices.iter().map(|device| device.ordinal.to_string()).collect();
+            format!("give GPUs {} access to memory", names.join(", "))
+        })
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        while let Some((&offset, _)) = self.parts.first_key_value() {
+            self.unmap(offset);
+        }
+        let cu = self.context.driver().cu();
+        // SAFETY: the range was reserved by `new`, and nothing in it is mapped any more.
+        let free = || unsafe { (cu.cuMemAddressFree)(self.address, self.bytes) };
+        self.context.release(free, || format!("free {} bytes of addresses", self.bytes));
+    }
+}
+
+/// Addresses with allocations behind all of them, side by side.
+#[derive(Debug)]
+pub struct Mapping {
+    range: Reservation,
 }
 
 impl Mapping {
@@ -282,79 +363,33 @@ impl Mapping {
         readers: &[&Device],
     ) -> Result<Mapping, Error> {
         let bytes = allocations.iter().map(|allocation| allocation.bytes).sum();
-        let mut mapping = Mapping::reserve(context, bytes, 0)?;
+        let mut range = Reservation::new(context, bytes)?;
+        let mut offset = 0;
         for allocation in allocations {
-            mapping.push(allocation)?;
+            range.map(offset, allocation)?;
+            offset += allocation.bytes;
         }
+        let mapping = Mapping { range };
         mapping.allow(readers)?;
         Ok(mapping)
     }
 
-    /// Reserves addresses without memory; the alignment is a power of two, or 0 for the driver's own.
-    fn reserve(context: &Context, bytes: usize, alignment: usize) -> Result<Mapping, Error> {
-        let _entered = context.enter()?;
-        let mut address = 0;
-        // SAFETY: the address is of an integer; no address is asked for, and the flags must be 0.
-        let code =
-            unsafe { (context.driver().cu().cuMemAddressReserve)(&raw mut address, bytes, alignment, 0, 0) };
-        context.check(code, || format!("reserve {bytes} bytes of addresses"))?;
-        Ok(Mapping { context: context.clone(), address, reserved: bytes, parts: Vec::new() })
-    }
-
-    /// Maps an allocation after those before it.
-    fn push(&mut self, allocation: &Allocation) -> Result<(), Error> {
-        let _entered = self.context.enter()?;
-        let (offset, bytes) = (self.bytes(), allocation.bytes);
-        let place = self.address + offset as u64;
-        // SAFETY: the addresses are reserved and not mapped; the driver checks length and granularity. Offset and flags must be 0.
-        let code = unsafe { (self.context.driver().cu().cuMemMap)(place, bytes, 0, allocation.handle, 0) };
-        self.context.check(code, || format!("map {bytes} bytes of memory"))?;
-        self.parts.push((offset, bytes));
-        Ok(())
-    }
-
     /// Lets GPUs, that of the context included, read and write all that is mapped.
     pub fn allow(&self, readers: &[&Device]) -> Result<(), Error> {
-        let _entered = self.context.enter()?;
-        let mut devices = vec![self.context.device()];
-        devices.extend(readers.iter().filter(|device| device.handle() != self.context.device().handle()));
-        let flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-        let access: Vec<CUmemAccessDesc> =
-            devices.iter().map(|device| CUmemAccessDesc { location: location(device), flags }).collect();
-        let cu = self.context.driver().cu();
-        // SAFETY: all of the range is mapped, and the array has this many elements.
-        let code = unsafe { (cu.cuMemSetAccess)(self.address, self.bytes(), access.as_ptr(), access.len()) };
-        self.context.check(code, || {
-            let names: Vec<String> = devices.iter().map(|device| device.ordinal.to_string()).collect();
-            format!("give GPUs {} access to memory", names.join(", "))
-        })
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        let cu = self.context.driver().cu();
-        for &(offset, bytes) in &self.parts {
-            // SAFETY: the part was mapped by `push`, with this length.
-            let unmap = || unsafe { (cu.cuMemUnmap)(self.address + offset as u64, bytes) };
-            self.context.release(unmap, || format!("unmap {bytes} bytes of memory"));
-        }
-        // SAFETY: the range was reserved by `reserve`, and nothing in it is mapped any more.
-        let free = || unsafe { (cu.cuMemAddressFree)(self.address, self.reserved) };
-        self.context.release(free, || format!("free {} bytes of addresses", self.reserved));
+        self.range.allow(0, self.range.bytes, readers)
     }
 }
 
 impl DeviceBuffer for Mapping {
     fn context(&self) -> &Context {
-        &self.context
+        &self.range.context
     }
 
     fn address(&self) -> DeviceAddress {
-        self.address
+        self.range.address
     }
 
     fn bytes(&self) -> usize {
-        self.parts.last().map_or(0, |(offset, bytes)| offset + bytes)
+        self.range.bytes
     }
 }

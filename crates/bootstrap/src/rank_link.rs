@@ -2,7 +2,7 @@
 //! thread of the caller reads them, so no rank has to be in a call for another to get an answer.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::broken::Broken;
@@ -14,22 +14,28 @@ use super::group::Group;
 use super::message::Message;
 use super::{Bootstrap, Link};
 
-/// A connection to another rank of this host. Nothing here blocks; several threads may send.
+/// A connection to another rank of this host. Several threads may use it. Nothing here blocks but [`RankLink::failure`].
 #[derive(Debug)]
-pub struct PeerLink {
+pub struct RankLink {
     group: Arc<Group>,
     rank: u32,
     purpose: String,
     channel: Channel,
+    /// Why it ended.
+    broken: OnceLock<Broken>,
 }
 
 /// A message, and the descriptor that came with it.
 pub type Parcel = (Vec<u8>, Option<OwnedFd>);
 
+/// A link has ended: [`RankLink::failure`] says why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkEnded;
+
 impl Bootstrap {
     /// Connects every two ranks of each host. Returns this rank's connections in the order of ranks; none if the ranks are threads of
     /// one process. All ranks call this together, and it is a barrier.
-    pub fn link_peers(&mut self, purpose: &str, deadline: Duration) -> Result<Vec<PeerLink>, BootstrapError> {
+    pub fn link_ranks(&mut self, purpose: &str, deadline: Duration) -> Result<Vec<RankLink>, BootstrapError> {
         let ask = self.ask(purpose, 0)?;
         let turn = self.sweeps.wrapping_add(1);
         // No rank connects for this turn before this exchange.
@@ -37,11 +43,12 @@ impl Bootstrap {
         let until = Deadline::new(deadline);
         let links = match &self.link {
             Link::Tree { group, monitor: Some(monitor), .. } => {
-                let link = |(rank, channel)| PeerLink {
+                let link = |(rank, channel)| RankLink {
                     group: Arc::clone(group),
                     rank,
                     purpose: purpose.to_owned(),
                     channel,
+                    broken: OnceLock::new(),
                 };
                 connect_pairs(group, monitor, turn, purpose, until)
                     .map(|channels| channels.into_iter().map(link).collect())
@@ -54,15 +61,16 @@ impl Bootstrap {
     }
 }
 
-impl PeerLink {
+impl RankLink {
     /// The rank at the other end.
     pub fn rank(&self) -> usize {
         self.rank as usize
     }
 
-    /// Queues a message and writes as much as fits; [`PeerLink::flush`] writes the rest.
-    pub fn post(&self, bytes: Vec<u8>, descriptor: Option<BorrowedFd<'_>>) -> Result<(), BootstrapError> {
-        self.channel.queue(&Message::Parcel(bytes), descriptor).map_err(|why| self.error(why)).map(|_| ())
+    /// Queues a message and writes as much as fits; [`RankLink::flush`] writes the rest.
+    pub fn post(&self, bytes: Vec<u8>, descriptor: Option<BorrowedFd<'_>>) -> Result<(), LinkEnded> {
+        let queued = self.channel.queue(&Message::Parcel(bytes), descriptor);
+        queued.map_err(|broken| self.end(broken)).map(|_| ())
     }
 
     /// Sets the eventfd that is written to when messages wait for room in the socket: it wakes the thread that flushes.
@@ -76,12 +84,12 @@ impl PeerLink {
     }
 
     /// Writes messages that wait, as far as the socket has room.
-    pub fn flush(&self) -> Result<(), BootstrapError> {
-        self.channel.flush().map_err(|why| self.error(why))
+    pub fn flush(&self) -> Result<(), LinkEnded> {
+        self.channel.flush().map_err(|broken| self.end(broken))
     }
 
-    /// Takes all messages that have arrived. The error, if there is one, says why no more will come.
-    pub fn receive_ready(&self) -> (Vec<Parcel>, Option<BootstrapError>) {
+    /// Takes all messages that have arrived, and whether more may come.
+    pub fn receive_ready(&self) -> (Vec<Parcel>, Result<(), LinkEnded>) {
         let (received, broken) = match self.channel.receive_ready() {
             Ok(received) => (received, None),
             Err((received, broken)) => (received, Some(broken)),
@@ -90,18 +98,28 @@ impl PeerLink {
         for (message, descriptor) in received {
             match message {
                 Message::Parcel(bytes) => parcels.push((bytes, descriptor)),
-                other => return (parcels, Some(other.unexpected(self.rank()))),
+                other => {
+                    let what = other.unexpected(self.rank()).to_string();
+                    return (parcels, Err(self.end(Broken::Strange(what))));
+                }
             }
         }
-        (parcels, broken.map(|broken| self.error(broken)))
+        (parcels, broken.map_or(Ok(()), |broken| Err(self.end(broken))))
     }
 
-    fn error(&self, broken: Broken) -> BootstrapError {
+    /// What happened to the peer of a link that has ended. Waits a moment for the report of its death.
+    pub fn failure(&self) -> BootstrapError {
+        let broken = self.broken.get().cloned().unwrap_or(Broken::Ended);
         failure(&self.group, self.rank, broken, &self.purpose, Deadline::new(Duration::ZERO))
+    }
+
+    fn end(&self, broken: Broken) -> LinkEnded {
+        let _ = self.broken.set(broken);
+        LinkEnded
     }
 }
 
-impl AsFd for PeerLink {
+impl AsFd for RankLink {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
     }
@@ -135,12 +153,12 @@ mod tests {
         })
     }
 
-    fn receive(link: &PeerLink) -> Result<Parcel, BootstrapError> {
+    fn receive(link: &RankLink) -> Result<Parcel, BootstrapError> {
         loop {
             let (mut parcels, ended) = link.receive_ready();
             match (parcels.pop(), ended) {
                 (Some(parcel), _) => return Ok(parcel),
-                (None, Some(error)) => return Err(error),
+                (None, Err(LinkEnded)) => return Err(link.failure()),
                 _ => {
                     poll(&mut [PollFd::new(link, PollFlags::IN)], None).unwrap();
                 }
@@ -151,9 +169,9 @@ mod tests {
     #[test]
     fn every_two_ranks_exchange_messages_with_descriptors() {
         together(3, "links", |mut group| {
-            let links = group.link_peers("parcels", AMPLE).unwrap();
+            let links = group.link_ranks("parcels", AMPLE).unwrap();
             let others: Vec<usize> = (0..3).filter(|rank| *rank != group.rank()).collect();
-            assert_eq!(links.iter().map(PeerLink::rank).collect::<Vec<_>>(), others);
+            assert_eq!(links.iter().map(RankLink::rank).collect::<Vec<_>>(), others);
             let mut ends = Vec::new();
             for link in &links {
                 let (own, theirs) = UnixStream::pair().unwrap();
@@ -178,14 +196,14 @@ mod tests {
             }
         });
         let in_process =
-            Bootstrap::threads(1).into_iter().map(|mut group| group.link_peers("parcels", AMPLE).unwrap());
+            Bootstrap::threads(1).into_iter().map(|mut group| group.link_ranks("parcels", AMPLE).unwrap());
         assert_eq!(in_process.flatten().count(), 0);
     }
 
     #[test]
     fn the_end_of_a_peer_is_an_error_that_names_it() {
         let ends = together(2, "link-ends", |mut group| {
-            let links = group.link_peers("parcels", AMPLE).unwrap();
+            let links = group.link_ranks("parcels", AMPLE).unwrap();
             (group.rank() == 0).then(|| receive(&links[0]).unwrap_err().to_string())
         });
         assert!(ends[0].as_ref().unwrap().contains("rank 1"), "{ends:?}");

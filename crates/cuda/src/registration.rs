@@ -1,0 +1,251 @@
+//! Buffers that ranks in other processes read and write.
+//!
+//! A call announces its buffers to each peer with the addresses that this peer uses, so the peer must have mapped them before. The owner has
+//! it do so: in the first call with a buffer, it sends the handle of each part to a thread of each peer's process, which maps the part and
+//! answers with its address, and then launches. Peers agree on nothing and their calling threads take no part. Later calls compare the
+//! parts' ids and launch.
+//!
+//! - `message`: what goes between processes.
+//! - `exports`: the owner's side. Which parts a buffer has, and where peers have mapped them.
+//! - `imports`: the reader's side. What this process has mapped, for all its communicators.
+//! - `service`: the thread, and requests that wait for answers.
+//! - `memory`: the same with the driver.
+
+mod exports;
+mod imports;
+mod memory;
+mod message;
+mod service;
+#[cfg(test)]
+mod tests;
+
+use std::os::fd::BorrowedFd;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use weftlink_bootstrap::RankLink;
+
+use crate::Error;
+use crate::driver::{Context, DeviceAddress, Event, RelaxedCapture, Stream};
+use exports::{Exporter, Exports};
+use imports::{Imports, Owner};
+use memory::DriverMemory;
+use message::Part;
+use service::{Handler, Service};
+
+/// The parts that peers keep mapped, unless one call has more: 20 GiB of PyTorch's expandable segments.
+const PARTS_MAX: usize = 1024;
+/// Parts that peers map at a time: each has a descriptor for each peer on its way.
+const PARTS_AT_ONCE: usize = 16;
+
+/// What this process has mapped.
+static IMPORTS: Mutex<Imports<DriverMemory>> = Mutex::new(Imports::new());
+
+/// The buffers of a rank that ranks in other processes have mapped, and theirs.
+#[derive(Debug)]
+pub(crate) struct BufferRegistry {
+    /// Stops first: its thread maps memory.
+    service: Option<Service>,
+    memory: DriverMemory,
+    exports: Exports,
+    evicted: Evicted,
+    /// The number of the communicator.
+    holder: usize,
+    ranks: usize,
+    timeout: Duration,
+}
+
+/// Parts that peers may unmap when calls have ended.
+#[derive(Debug, Default)]
+struct Evicted {
+    /// Of the call that is being launched.
+    new: Vec<u64>,
+    /// With an event after the last call that may use them.
+    waiting: Vec<(Event, Vec<u64>)>,
+}
+
+/// A buffer: its address and length.
+pub(crate) type Buffer = (DeviceAddress, u64);
+
+impl BufferRegistry {
+    /// Starts to map memory of the ranks at the other ends of links. `processes` has the token of each rank's process, `holder` is the number
+    /// of the communicator in this process.
+    pub(crate) fn new(
+        context: &Context,
+        links: Vec<RankLink>,
+        processes: Vec<u64>,
+        holder: usize,
+        timeout: Duration,
+    ) -> Result<BufferRegistry, Error> {
+        let ranks = processes.len();
+        let memory = DriverMemory { context: context.clone() };
+        let make = {
+            let memory = memory.clone();
+            move || Mapper {
+                relaxed: RelaxedCapture::begin(memory.context.driver()),
+                memory,
+                processes,
+                holder,
+            }
+        };
+        let service = Service::start(links, make).map_err(|why| Error::Group { why })?;
+        Ok(BufferRegistry {
+            service: Some(service),
+            memory,
+            exports: Exports::new(PARTS_MAX),
+            evicted: Evicted::default(),
+            holder,
+            ranks,
+            timeout,
+        })
+    }
+
+    /// The addresses of two buffers as each rank uses them. Parts of captured calls stay mapped until the communicator is dropped. If a peer
+    /// has not mapped a buffer yet, this waits until it has.
+    pub(crate) fn views(
+        &mut self,
+        buffers: [Buffer; 2],
+        is_captured: bool,
+    ) -> Result<Vec<[DeviceAddress; 2]>, Error> {
+        // A thread may capture a graph, this one included.
+        let _relaxed = RelaxedCapture::begin(self.memory.context.driver())?;
+        if !is_captured {
+            self.release_evicted()?;
+            close_retired();
+        }
+        self.exports.begin_call();
+        let mut views = vec![buffers.map(|(address, _)| address); self.ranks];
+        for (which, (address, bytes)) in buffers.into_iter().enumerate().filter(|(_, (_, bytes))| *bytes > 0)
+        {
+            if let Some(service) = &self.service {
+                // The release of parts that are used again would follow the request, and unmap them.
+                let revive = |parts: &[Part]| self.evicted.revive(parts);
+                register(&mut self.exports, &self.memory, service, (address, bytes), self.timeout, revive)?;
+            }
+            let there = self.exports.addresses(address, bytes, is_captured).map_err(|apart| {
+                let rank = self.peers().nth(apart.peer).unwrap_or_default();
+                refused(format!(
+                    "the buffer at {address:#x} lies in several reservations, which rank {rank} cannot map side by side. Use one allocation"
+                ))
+            })?;
+            for (rank, address) in std::iter::zip(self.peers(), there) {
+                views[rank][which] = address;
+            }
+        }
+        if !is_captured {
+            self.evicted.new.extend(self.exports.evict());
+        }
+        Ok(views)
+    }
+
+    /// A call with the last views was launched, and not captured.
+    pub(crate) fn launched(&mut self, stream: &Stream) -> Result<(), Error> {
+        if !self.evicted.new.is_empty() {
+            let event = Event::new(&self.memory.context)?;
+            event.record(stream)?;
+            self.evicted.waiting.push((event, std::mem::take(&mut self.evicted.new)));
+        }
+        Ok(())
+    }
+
+    fn peers(&self) -> impl Iterator<Item = usize> {
+        self.service.iter().flat_map(Service::peers)
+    }
+
+    /// Has peers unmap parts that no call uses any more.
+    fn release_evicted(&mut self) -> Result<(), Error> {
+        let mut waiting = Vec::new();
+        for (event, ids) in self.evicted.waiting.drain(..) {
+            match (event.is_done()?, &self.service) {
+                (true, Some(service)) => service.release(&ids).map_err(|why| Error::Group { why })?,
+                _ => waiting.push((event, ids)),
+            }
+        }
+        self.evicted.waiting = waiting;
+        Ok(())
+    }
+}
+
+/// Has peers map the parts of a buffer that they have not mapped. `before` gets the parts of each request.
+fn register(
+    exports: &mut Exports,
+    exporter: &impl Exporter,
+    service: &Service,
+    (address, bytes): Buffer,
+    timeout: Duration,
+    mut before: impl FnMut(&[Part]),
+) -> Result<(), Error> {
+    let missing = exports.missing(exporter, address, bytes).map_err(refused)?;
+    for parts in missing.chunks(PARTS_AT_ONCE) {
+        before(parts);
+        let export = |part: &Part| Ok((part.clone(), exporter.descriptor_of(part)?));
+        let exported: Vec<_> = parts.iter().map(export).collect::<Result<_, String>>().map_err(refused)?;
+        let mapped = service.map(&exported, timeout).map_err(|why| Error::Group { why })?;
+        for (part, addresses) in std::iter::zip(parts, mapped) {
+            exports.insert(part, addresses);
+        }
+    }
+    Ok(())
+}
+
+impl Evicted {
+    /// Parts are used again.
+    fn revive(&mut self, parts: &[Part]) {
+        let is_used = |id: &u64| parts.iter().any(|part| part.id == *id);
+        self.new.retain(|id| !is_used(id));
+        self.waiting.iter_mut().for_each(|(_, ids)| ids.retain(|id| !is_used(id)));
+    }
+}
+
+impl Drop for BufferRegistry {
+    /// No kernel of this rank uses memory of its peers any more.
+    fn drop(&mut self) {
+        self.service = None;
+        let retired = {
+            let mut imports = IMPORTS.lock().unwrap_or_else(PoisonError::into_inner);
+            imports.release_all(self.holder);
+            imports.take_retired()
+        };
+        drop(retired);
+    }
+}
+
+/// Closes memory that owners have replaced or released, unless the service thread is just mapping some.
+fn close_retired() {
+    let retired = IMPORTS.try_lock().map(|mut imports| imports.take_retired());
+    drop(retired);
+}
+
+/// Maps memory at the request of other processes.
+struct Mapper {
+    /// A thread may capture a graph meanwhile.
+    relaxed: Result<RelaxedCapture, Error>,
+    memory: DriverMemory,
+    processes: Vec<u64>,
+    holder: usize,
+}
+
+impl Mapper {
+    fn owner(&self, rank: usize) -> Owner {
+        Owner { process: self.processes[rank], reader: self.memory.context.device().uuid }
+    }
+}
+
+impl Handler for Mapper {
+    fn map(&mut self, owner: usize, part: &Part, descriptor: Option<BorrowedFd<'_>>) -> Result<u64, String> {
+        if let Err(why) = &self.relaxed {
+            return Err(why.to_string());
+        }
+        let mut imports = IMPORTS.lock().unwrap_or_else(PoisonError::into_inner);
+        imports.map(&self.memory, self.owner(owner), self.holder, part, descriptor)
+    }
+
+    fn release(&mut self, owner: usize, ids: &[u64]) {
+        let mut imports = IMPORTS.lock().unwrap_or_else(PoisonError::into_inner);
+        imports.release(self.owner(owner), self.holder, ids);
+    }
+}
+
+fn refused(why: String) -> Error {
+    Error::Misuse { attempt: "share a buffer with other processes".to_owned(), why }
+}

@@ -86,7 +86,7 @@ cuda: ## compile the GPU kernels for sm_70 to sm_120 with NVRTC, which needs no 
 	cargo nextest run -p weftlink-cuda --lib --test architectures --run-ignored only --locked -E 'binary(architectures) | test(the_kernel_compiles)'
 
 .PHONY: gpu-test
-gpu-test: ## run the cases on the first GPU, ranks as threads of one process; needs a GPU and NVRTC
+gpu-test: ## run the cases on the first GPU, ranks as threads and as processes; needs a GPU and NVRTC
 	CUDA_DEVICE_MAX_CONNECTIONS=32 cargo nextest run -p weftlink-cuda --lib --run-ignored only --locked -E 'test(/^gpu_tests::/)' -j 1
 
 .PHONY: instructions

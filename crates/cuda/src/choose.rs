@@ -1,4 +1,4 @@
-//! The plan of a call between ranks on GPUs of one process.
+//! The plan of a call between ranks on GPUs of one host.
 //!
 //! Small calls send packets, whose flags travel with the data. Large ones read and write peers' memory, each input byte once and each output
 //! byte once where an algorithm can: two-shot divides the work between all ranks and writes results to their owners; one-shot reads what a

@@ -1,8 +1,11 @@
-//! Ranks on one GPU: the cases that every backend must pass, and calls that fail. `make gpu-test` runs them; they need a GPU and NVRTC.
+//! Ranks on one GPU, as threads and as processes: the cases that every backend must pass. `make gpu-test` runs them; they need a GPU and
+//! NVRTC.
 
 // Launches kernels with addresses of buffers.
 #![allow(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod processes;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +16,7 @@ use weftlink_testkit::cases::values::expected;
 use weftlink_testkit::cases::{Case, Counts, cases_of};
 
 use crate::cases::{Buffers, adapted};
-use crate::driver::{Context, DeviceBuffer, DeviceMemory, Driver, Stream};
+use crate::driver::{Context, DeviceAddress, DeviceBuffer, DeviceMemory, Driver, Stream};
 use crate::{Communicator, Memory, PlanId};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -54,26 +57,15 @@ impl Ranks {
         let mut on_gpu = Vec::new();
         let mut keys = Vec::new();
         for (rank, buffers) in buffers.iter_mut().enumerate() {
-            let view = buffers.view();
-            let bases = buffers.memory.each_ref().map(|memory| memory.as_ptr().addr() as u64);
-            let copies = buffers.memory.each_ref().map(|memory| {
-                let copy = DeviceMemory::new(&context, size_of_val(&memory[..]).max(16)).unwrap();
-                copy.write(&self.streams[rank], 0, bytemuck::cast_slice(memory)).unwrap();
-                copy
-            });
-            let there = |address: u64| {
-                let which = usize::from(!(bases[0]..=bases[0] + copies[0].bytes() as u64).contains(&address));
-                copies[which].address() + (address - bases[which])
-            };
-            let addresses = [there(view.input), there(view.output)];
+            let copies = OnGpu::new(&context, &self.streams[rank], buffers);
             let comm = &mut self.comms[rank];
             keys.push(
-                comm.prepare_call(plans[rank], addresses, count, case.data_type, reduction)
+                comm.prepare_call(plans[rank], copies.addresses, count, case.data_type, reduction)
                     .unwrap_or_else(|why| panic!("{case}: {why}")),
             );
-            on_gpu.push((copies, addresses));
+            on_gpu.push(copies);
         }
-        for (rank, (_, addresses)) in on_gpu.iter().enumerate() {
+        for (rank, OnGpu { addresses, .. }) in on_gpu.iter().enumerate() {
             let (comm, stream) = (&mut self.comms[rank], &self.streams[rank]);
             // SAFETY: the buffers live until all streams are done.
             unsafe { comm.run(plans[rank], stream, *addresses, count, case.data_type, reduction).unwrap() };
@@ -85,14 +77,44 @@ impl Ranks {
         let cut = |length, _| self.comms[0].cut(plans[0], &keys[0], length);
         let (outputs, _) = expected(case, plan, cut);
         for (rank, (buffers, output)) in std::iter::zip(&mut buffers, &outputs).enumerate() {
-            for (copy, memory) in std::iter::zip(&on_gpu[rank].0, &mut buffers.memory) {
-                copy.read(&self.streams[rank], 0, bytemuck::cast_slice_mut(memory)).unwrap();
-            }
-            self.streams[rank].synchronize().unwrap();
-            let differs = std::iter::zip(buffers.output(), output).position(|(one, other)| one != other);
-            assert!(differs.is_none(), "{case}, rank {rank}: byte {differs:?}");
-            buffers.check(case, rank as u32);
+            on_gpu[rank].check(&self.streams[rank], buffers, case, rank as u32, output);
         }
+    }
+}
+
+/// The buffers of a rank in memory of its GPU.
+struct OnGpu {
+    copies: [DeviceMemory; 2],
+    /// Of input and output.
+    addresses: [DeviceAddress; 2],
+}
+
+impl OnGpu {
+    fn new(context: &Context, stream: &Stream, buffers: &mut Buffers) -> OnGpu {
+        let view = buffers.view();
+        let bases = buffers.memory.each_ref().map(|memory| memory.as_ptr().addr() as u64);
+        let copies = buffers.memory.each_ref().map(|memory| {
+            let copy = DeviceMemory::new(context, size_of_val(&memory[..]).max(16)).unwrap();
+            copy.write(stream, 0, bytemuck::cast_slice(memory)).unwrap();
+            copy
+        });
+        let there = |address: u64| {
+            let which = usize::from(!(bases[0]..=bases[0] + copies[0].bytes() as u64).contains(&address));
+            copies[which].address() + (address - bases[which])
+        };
+        let addresses = [there(view.input), there(view.output)];
+        OnGpu { copies, addresses }
+    }
+
+    /// Compares the result and the memory around it.
+    fn check(&self, stream: &Stream, buffers: &mut Buffers, case: &Case, rank: u32, output: &[u8]) {
+        for (copy, memory) in std::iter::zip(&self.copies, &mut buffers.memory) {
+            copy.read(stream, 0, bytemuck::cast_slice_mut(memory)).unwrap();
+        }
+        stream.synchronize().unwrap();
+        let differs = std::iter::zip(buffers.output(), output).position(|(one, other)| one != other);
+        assert!(differs.is_none(), "{case}, rank {rank}: byte {differs:?}");
+        buffers.check(case, rank);
     }
 }
 
@@ -108,21 +130,29 @@ fn together<T: Send, R: Send>(each: Vec<T>, call: impl Fn(T) -> R + Sync) -> Vec
 /// Runs the cases of a number of ranks that plans can run with this memory.
 fn run_cases(memory: Memory, ranks: u32) {
     let mut all = Ranks::new(ranks, memory);
+    let accesses_buffers = all.comms[0].accesses_buffers();
+    let calls =
+        each_case(ranks, accesses_buffers, |case, count, plan, number| all.run(case, count, plan, number));
+    println!("{ranks} ranks, {memory:?} memory: {calls} calls");
+}
+
+/// Calls a function with the cases of a number of ranks and their plans, in the same order every time. Returns how many there were.
+fn each_case(ranks: u32, accesses_buffers: bool, mut run: impl FnMut(&Case, usize, &Verified, u64)) -> u32 {
     let mut calls = 0;
     for collective in Collective::KINDS.map(|collective| collective.name()) {
         for (number, case) in (0..).zip(cases_of(collective)) {
             let Some(case) = adapted(case).filter(|case| case.ranks == ranks) else { continue };
             let Counts::Even(count) = case.counts else { continue };
             let Some(Ok(plan)) = case.plan() else { continue };
-            if plan.needs_windows() && !all.comms[0].accesses_buffers() {
+            if plan.needs_windows() && !accesses_buffers {
                 continue;
             }
-            all.run(&case, count, &verify(plan).unwrap(), number);
+            run(&case, count, &verify(plan).unwrap(), number);
             calls += 1;
         }
     }
-    println!("{ranks} ranks, {memory:?} memory: {calls} calls");
     assert!(calls > 20, "{calls} calls");
+    calls
 }
 
 macro_rules! cases {

@@ -239,6 +239,8 @@ impl Communicator {
     /// mapped, and its memory allocated, until many other buffers were used, and after a captured call as long as the communicator lives.
     /// Managed memory and memory of `cudaMallocAsync` is refused.
     ///
+    /// After an error on one rank the others wait for its call until their timeouts; [`Communicator::abort`] ends that.
+    ///
     /// # Safety
     /// The buffers are device memory of this rank's blocks, valid until the call has ended on the stream, for the other ranks too, whose
     /// kernels access them. After a failure, they stay valid until every rank has seen it.
@@ -434,6 +436,15 @@ impl Communicator {
         let shape = shape_of(key);
         let blocks = loaded.compiler.blocks(&shape, *spread, program.header.unit_elements as usize);
         blocks.map_or_else(|why| panic!("{why}"), |blocks| blocks.cut(length))
+    }
+
+    /// Lets ranks in other processes unmap this rank's buffers, except those of captured calls: before the memory is to be free for other
+    /// uses (`torch.cuda.empty_cache()`). Waits for the work of this rank's GPU. Processes close memory of `cudaMalloc` in their next call
+    /// that accesses buffers.
+    pub fn release_buffers(&mut self) -> Result<(), Error> {
+        let Some(registry) = &mut self.resources.registry else { return Ok(()) };
+        self.context.synchronize()?;
+        registry.release_all()
     }
 
     /// Why a call of this rank failed, if one has.

@@ -27,6 +27,7 @@ use weftlink_bootstrap::RankLink;
 
 use crate::Error;
 use crate::driver::{Context, DeviceAddress, Event, RelaxedCapture, Stream};
+use crate::sharing::process_token;
 use exports::{Exporter, Exports};
 use imports::{Imports, Owner};
 use memory::DriverMemory;
@@ -52,6 +53,9 @@ pub(crate) struct BufferRegistry {
     /// The number of the communicator.
     holder: usize,
     ranks: usize,
+    /// Whether calls close memory that owners have replaced, which waits for kernels. If a thread launches calls of several ranks, those may
+    /// wait for a call that it launches next; then memory is closed when a communicator is dropped.
+    closes: bool,
     timeout: Duration,
 }
 
@@ -78,6 +82,12 @@ impl BufferRegistry {
         timeout: Duration,
     ) -> Result<BufferRegistry, Error> {
         let ranks = processes.len();
+        let own = process_token();
+        let is_linked = |rank: usize| links.iter().any(|link| link.rank() == rank);
+        if let Some(rank) = (0..ranks).find(|rank| processes[*rank] != own && !is_linked(*rank)) {
+            return Err(refused(format!("rank {rank} is on another host")));
+        }
+        let closes = processes.iter().filter(|process| **process == own).count() == 1;
         let memory = DriverMemory { context: context.clone() };
         let make = {
             let memory = memory.clone();
@@ -96,6 +106,7 @@ impl BufferRegistry {
             evicted: Evicted::default(),
             holder,
             ranks,
+            closes,
             timeout,
         })
     }
@@ -111,7 +122,9 @@ impl BufferRegistry {
         let _relaxed = RelaxedCapture::begin(self.memory.context.driver())?;
         if !is_captured {
             self.release_evicted()?;
-            close_retired();
+            if self.closes {
+                close_retired();
+            }
         }
         self.exports.begin_call();
         let mut views = vec![buffers.map(|(address, _)| address); self.ranks];
@@ -146,6 +159,18 @@ impl BufferRegistry {
             self.evicted.waiting.push((event, std::mem::take(&mut self.evicted.new)));
         }
         Ok(())
+    }
+
+    /// Has peers unmap all parts that no captured call uses. No call of this rank is under way.
+    pub(crate) fn release_all(&mut self) -> Result<(), Error> {
+        let evicted = std::mem::take(&mut self.evicted);
+        let mut ids = self.exports.take_unpinned();
+        ids.extend(evicted.new);
+        ids.extend(evicted.waiting.into_iter().flat_map(|(_, ids)| ids));
+        match &self.service {
+            Some(service) if !ids.is_empty() => service.release(&ids).map_err(|why| Error::Group { why }),
+            _ => Ok(()),
+        }
     }
 
     fn peers(&self) -> impl Iterator<Item = usize> {

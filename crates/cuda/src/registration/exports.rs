@@ -122,6 +122,18 @@ impl Exports {
         oldest.iter().filter_map(|(_, start)| self.parts.remove(start)).map(|part| part.id).collect()
     }
 
+    /// Forgets all parts but pinned ones. Returns their ids.
+    pub(crate) fn take_unpinned(&mut self) -> Vec<u64> {
+        let mut ids = Vec::new();
+        self.parts.retain(|_, part| {
+            if !part.is_pinned {
+                ids.push(part.id);
+            }
+            part.is_pinned
+        });
+        ids
+    }
+
     /// The part that an address lies in.
     fn at(&self, address: u64) -> Option<(u64, &Exported)> {
         let (start, part) = self.parts.range(..=address).next_back()?;

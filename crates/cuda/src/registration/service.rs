@@ -67,7 +67,10 @@ impl Service {
         let served = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("weft-gpu-maps".to_owned())
-            .spawn(move || served.serve(&mut handler()))
+            .spawn(move || {
+                let _ended = Ended(&served);
+                served.serve(&mut handler());
+            })
             .map_err(|why| format!("cannot start a thread: {why}"))?;
         Ok(Service { shared, thread: Some(thread) })
     }
@@ -114,6 +117,15 @@ impl Drop for Service {
         if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
             tracing::warn!(target: "weft::fault", "the thread that maps memory of other processes panicked");
         }
+    }
+}
+
+/// When it is dropped, by a panic too, no answer comes any more.
+struct Ended<'a>(&'a Shared);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        (0..self.0.links.len()).for_each(|peer| self.0.end(peer));
     }
 }
 
@@ -215,7 +227,6 @@ impl Shared {
                 polled.map(|_| ()).or_else(|why| if why == Errno::INTR { Ok(()) } else { Err(why) })
             {
                 tracing::error!(target: "weft::fault", "cannot wait for requests of other processes: {why}");
-                open.iter().for_each(|peer| self.end(*peer));
                 return;
             }
             // Its count is of no interest.

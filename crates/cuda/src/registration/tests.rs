@@ -294,6 +294,9 @@ fn the_parts_that_were_not_used_for_longest_go_first_and_pinned_ones_stay() {
     assert_eq!(call(8, true), [] as [u64; 0]);
     assert_eq!(call(9, false), [] as [u64; 0]);
     assert_eq!(call(1, false), [9]);
+    assert_eq!(call(10, false), [] as [u64; 0]);
+    assert_eq!(exports.take_unpinned(), [10]);
+    assert_eq!(exports.take_unpinned(), [] as [u64; 0]);
 }
 
 /// Maps into a fake, or does something else.

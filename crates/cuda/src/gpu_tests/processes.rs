@@ -15,6 +15,8 @@ const RANK: &str = "WEFT_TEST_ROLE";
 const PLACE: &str = "WEFT_TEST_PLACE";
 /// For all processes of a test: compiling takes most of it.
 const TEST_TIMEOUT: Duration = Duration::from_secs(400);
+/// For the others after one has failed.
+const GRACE: Duration = Duration::from_secs(5);
 /// For a call: the other ranks may compile.
 const CALL_TIMEOUT: Duration = Duration::from_secs(100);
 
@@ -42,10 +44,13 @@ fn as_processes(test: &str, ranks: usize, run: impl FnOnce(&mut Rank)) {
     let begin = Instant::now();
     let mut failed = Vec::new();
     let mut running: Vec<usize> = (0..ranks).collect();
-    while !running.is_empty() && begin.elapsed() < TEST_TIMEOUT {
+    let mut limit = TEST_TIMEOUT;
+    while !running.is_empty() && begin.elapsed() < limit {
         running.retain(|&rank| match children[rank].try_wait().unwrap() {
             Some(status) if !status.success() => {
                 failed.push((rank, status));
+                // The others may wait for it.
+                limit = limit.min(begin.elapsed() + GRACE);
                 false
             }
             status => status.is_none(),

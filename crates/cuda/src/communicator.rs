@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use weftlink_bootstrap::Bootstrap;
-use weftlink_plan::{DataType, Reduction, Shape, Verified};
+use weftlink_plan::{Aliasing, DataType, Reduction, Shape, Verified};
 
 use crate::Error;
 use crate::call::Key;
@@ -20,10 +20,11 @@ use crate::driver::{
 use crate::kernels::{Kernel, Kernels, THREADS_MAX};
 use crate::program::{Compiler, Program, Spread};
 use crate::records::{self, CALL_BYTES};
-use crate::registration::BufferRegistry;
+use crate::registration::{BufferRegistry, Obstacle};
 use crate::reports::{REPORTS_MAX, Reports, describe};
 use crate::sharing::{Memory, Shared, Sharing, exchange, process_token};
 use crate::source::Specialisation;
+use crate::staging::{Staged, Staging};
 
 /// The most blocks of one lane.
 const SLICES_MAX: u32 = 132;
@@ -68,6 +69,8 @@ struct Resources {
     reports: Reports,
     /// Of buffers that ranks in other processes access; nothing if there are none.
     registry: Option<BufferRegistry>,
+    /// In place of buffers that those cannot map.
+    staging: Staging,
 }
 
 /// A loaded plan.
@@ -82,6 +85,16 @@ struct Loaded {
     compiler: Compiler,
     shared: Shared,
     programs: HashMap<Key, Prepared>,
+}
+
+/// Where the buffers of a call are.
+struct Placed {
+    /// As each rank addresses them.
+    views: Vec<[DeviceAddress; 2]>,
+    /// What stands in for them.
+    staged: Option<Staged>,
+    /// Whether ranks in other processes use them in a call that is not captured.
+    is_registered: bool,
 }
 
 /// A program that is ready to be launched.
@@ -147,7 +160,8 @@ impl Communicator {
         let memory = if is_host { Memory::Host } else { Memory::Device };
         // More blocks do not make the link to the host faster, and thousands of polls make it slower.
         let share = if is_host { share.min(HOST_BLOCKS_MAX) } else { share };
-        let (kernels, reports) = (Kernels::new(&context), Reports::new(&context)?);
+        let (kernels, reports, staging) =
+            (Kernels::new(&context), Reports::new(&context)?, Staging::default());
         let number = COMMUNICATORS.fetch_add(1, Ordering::Relaxed);
         let is_one_process = !in_process.contains(&false);
         let registry = if is_one_process || is_host {
@@ -175,7 +189,13 @@ impl Communicator {
             in_process,
             timeout,
             call_timeout: CALL_TIMEOUT,
-            resources: ManuallyDrop::new(Resources { kernels, plans: Vec::new(), reports, registry }),
+            resources: ManuallyDrop::new(Resources {
+                kernels,
+                plans: Vec::new(),
+                reports,
+                registry,
+                staging,
+            }),
         })
     }
 
@@ -237,7 +257,7 @@ impl Communicator {
     ///
     /// If the plan accesses buffers of ranks in other processes, the first call with a buffer waits until these have mapped it. They keep it
     /// mapped, and its memory allocated, until many other buffers were used, and after a captured call as long as the communicator lives.
-    /// Managed memory and memory of `cudaMallocAsync` is refused.
+    /// Buffers of memory that cannot be mapped there (managed, of `cudaMallocAsync`, without a handle) are copied, up to 1 GiB each.
     ///
     /// After an error on one rank the others wait for its call until their timeouts; [`Communicator::abort`] ends that.
     ///
@@ -257,8 +277,13 @@ impl Communicator {
         if let Some(why) = self.failure() {
             return Err(Error::Failed { why });
         }
-        let (views, is_shared) = self.views(plan, stream, [input, output], count, data_type)?;
+        let Placed { views, staged, is_registered } = self.place(plan, stream, [input, output], &key)?;
+        let [input, output] = staged.as_ref().map_or([input, output], |staged| staged.buffers);
         self.order(stream)?;
+        if let Some(staged) = &staged {
+            // SAFETY: as the caller promises.
+            unsafe { staged.copy_in(stream) }?;
+        }
         let prepared = &self.resources.plans[plan.number].programs[&key];
         let [abort, reports] = self.resources.reports.addresses();
         let header = records::CallHeader {
@@ -293,32 +318,55 @@ impl Communicator {
         // SAFETY: the parameters are those of the kernel; the addresses are valid as the caller promises, and the communicator's own
         // memory lives until it is dropped.
         unsafe { prepared.kernel.function.launch(stream, launch, Parameters::Buffer(&call)) }?;
+        if let Some(staged) = &staged {
+            // SAFETY: as the caller promises.
+            unsafe { staged.copy_out(stream) }?;
+        }
         match &mut self.resources.registry {
-            Some(registry) if is_shared => registry.launched(stream),
+            Some(registry) if is_registered => registry.launched(stream),
             _ => Ok(()),
         }
     }
 
-    /// The buffers of a call as each rank addresses them, and whether peers were asked to map them for a call that runs now.
-    fn views(
+    /// Finds out where the buffers of a call are for each rank. Ranks in other processes map them, or memory that stands in for them.
+    fn place(
         &mut self,
         plan: PlanId,
         stream: &Stream,
         buffers: [DeviceAddress; 2],
-        count: usize,
-        data_type: DataType,
-    ) -> Result<(Vec<[DeviceAddress; 2]>, bool), Error> {
-        let (rank, Resources { plans, registry, .. }) = (self.group.rank() as u32, &mut *self.resources);
+        key: &Key,
+    ) -> Result<Placed, Error> {
+        let rank = self.group.rank() as u32;
+        let Resources { plans, registry, staging, .. } = &mut *self.resources;
         let plan = plans[plan.number].compiler.plan();
         let Some(registry) = registry.as_mut().filter(|_| plan.needs_windows()) else {
-            return Ok((vec![buffers; plan.ranks as usize], false));
+            let views = vec![buffers; plan.ranks as usize];
+            return Ok(Placed { views, staged: None, is_registered: false });
         };
-        let block_bytes = (count * data_type.bytes()) as u64;
+        let block_bytes = (key.count * key.data_type.bytes()) as u64;
         let blocks = [plan.collective.gives(rank, plan.ranks), plan.collective.gets(rank, plan.ranks)];
         let [input, output] = blocks.map(|blocks| u64::from(blocks) * block_bytes);
+        let buffers = [(buffers[0], input), (buffers[1], output)];
         let is_captured = stream.capture()? != Capture::None;
-        let views = registry.views([(buffers[0], input), (buffers[1], output)], is_captured)?;
-        Ok((views, !is_captured))
+        let (views, staged) = match registry.views(buffers, is_captured) {
+            Ok(views) => (views, None),
+            Err(Obstacle::Error(why)) => return Err(why),
+            Err(Obstacle::Unshareable(why)) => {
+                // Memory may be allocated while another thread captures a graph.
+                let _relaxed = RelaxedCapture::begin(self.context.driver())?;
+                let is_in_place = key.aliasing == Aliasing::InPlace;
+                let staged = staging.stage(&self.context, buffers, is_in_place, &why)?;
+                let ours = [(staged.buffers[0], input), (staged.buffers[1], output)];
+                let views = registry.views(ours, is_captured).map_err(|obstacle| match obstacle {
+                    Obstacle::Error(why) => why,
+                    Obstacle::Unshareable(why) => {
+                        Error::Misuse { attempt: "share a buffer with other processes".to_owned(), why }
+                    }
+                })?;
+                (views, Some(staged))
+            }
+        };
+        Ok(Placed { views, staged, is_registered: !is_captured })
     }
 
     /// Makes a call wait for the last one, if that is on another stream and neither is captured: an event must not lead into a graph, or

@@ -29,6 +29,7 @@ mod registration;
 mod reports;
 mod sharing;
 mod source;
+mod staging;
 mod versions;
 
 pub use arena::adapted;

@@ -28,7 +28,8 @@ use weftlink_bootstrap::RankLink;
 use crate::Error;
 use crate::driver::{Context, DeviceAddress, Event, RelaxedCapture, Stream};
 use crate::sharing::process_token;
-use exports::{Exporter, Exports};
+use crate::staging::Buffer;
+use exports::{Exporter, Exports, Refusal};
 use imports::{Imports, Owner};
 use memory::DriverMemory;
 use message::Part;
@@ -68,8 +69,29 @@ struct Evicted {
     waiting: Vec<(Event, Vec<u64>)>,
 }
 
-/// A buffer: its address and length.
-pub(crate) type Buffer = (DeviceAddress, u64);
+/// Why the addresses of buffers at other ranks are unknown.
+#[derive(Debug)]
+pub(crate) enum Obstacle {
+    /// Other processes cannot map memory of this kind. Nothing else is wrong.
+    Unshareable(String),
+    /// Something else.
+    Error(Error),
+}
+
+impl From<Error> for Obstacle {
+    fn from(error: Error) -> Obstacle {
+        Obstacle::Error(error)
+    }
+}
+
+impl From<Refusal> for Obstacle {
+    fn from(refusal: Refusal) -> Obstacle {
+        match refusal {
+            Refusal::Unshareable(why) => Obstacle::Unshareable(why),
+            Refusal::Failed(why) => refused(why).into(),
+        }
+    }
+}
 
 impl BufferRegistry {
     /// Starts to map memory of the ranks at the other ends of links. `processes` has the token of each rank's process, `holder` is the number
@@ -117,7 +139,7 @@ impl BufferRegistry {
         &mut self,
         buffers: [Buffer; 2],
         is_captured: bool,
-    ) -> Result<Vec<[DeviceAddress; 2]>, Error> {
+    ) -> Result<Vec<[DeviceAddress; 2]>, Obstacle> {
         // A thread may capture a graph, this one included.
         let _relaxed = RelaxedCapture::begin(self.memory.context.driver())?;
         if !is_captured {
@@ -137,7 +159,7 @@ impl BufferRegistry {
             }
             let there = self.exports.addresses(address, bytes, is_captured).map_err(|apart| {
                 let rank = self.peers().nth(apart.peer).unwrap_or_default();
-                refused(format!(
+                Obstacle::Unshareable(format!(
                     "the buffer at {address:#x} lies in several reservations, which rank {rank} cannot map side by side. Use one allocation"
                 ))
             })?;
@@ -199,8 +221,8 @@ fn register(
     (address, bytes): Buffer,
     timeout: Duration,
     mut before: impl FnMut(&[Part]),
-) -> Result<(), Error> {
-    let missing = exports.missing(exporter, address, bytes).map_err(refused)?;
+) -> Result<(), Obstacle> {
+    let missing = exports.missing(exporter, address, bytes)?;
     for parts in missing.chunks(PARTS_AT_ONCE) {
         before(parts);
         let export = |part: &Part| Ok((part.clone(), exporter.descriptor_of(part)?));

@@ -9,7 +9,7 @@ use weftlink_plan::{Algorithm, DataType};
 use weftlink_testkit::processes::this_program;
 
 use super::*;
-use crate::driver::{Allocation, HandleKind, Reservation};
+use crate::driver::{Allocation, HandleKind, Mapping, Reservation};
 
 const RANK: &str = "WEFT_TEST_ROLE";
 const PLACE: &str = "WEFT_TEST_PLACE";
@@ -228,6 +228,32 @@ fn buffers_of_mapped_parts() {
             unsafe { rank.stream.copy_to_host(output.as_mut_ptr().cast(), places[1], bytes).unwrap() };
             rank.wait("all-reduce");
             rank.check(round, &output);
+        }
+    });
+}
+
+/// Memory that other processes cannot map: calls copy it.
+#[test]
+#[ignore = "needs a GPU: `make gpu-test`"]
+fn buffers_without_handles() {
+    as_processes("buffers_without_handles", 2, |rank| {
+        let (plan, count) = (rank.all_reduce(), 1 << 17);
+        let bytes = count * size_of::<f32>();
+        let device = rank.context.device().clone();
+        let buffers = [0; 2].map(|_| {
+            let memory = Allocation::create(&device, bytes, HandleKind::None).unwrap();
+            Mapping::new(&rank.context, &[&memory], &[]).unwrap()
+        });
+        let [input, output] = buffers.each_ref().map(DeviceBuffer::address);
+        for (round, places) in [[input, output], [output, output], [input, output]].into_iter().enumerate() {
+            let source = &buffers[usize::from(places[0] == output)];
+            buffers[1].fill(&rank.stream, 0, bytes, 0xa5).unwrap();
+            source.write(&rank.stream, 0, bytemuck::cast_slice(&rank.inputs(round as u32, count))).unwrap();
+            rank.reduce(plan, places, count);
+            rank.wait("all-reduce");
+            let mut found = vec![0_f32; count];
+            buffers[1].read(&rank.stream, 0, bytemuck::cast_slice_mut(&mut found)).unwrap();
+            rank.check(round as u32, &found);
         }
     });
 }

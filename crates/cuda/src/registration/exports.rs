@@ -12,11 +12,20 @@ use super::message::Part;
 /// What the owner asks the driver about its memory.
 pub(crate) trait Exporter {
     /// The id of the part at an address.
-    fn id_at(&self, address: u64) -> Result<u64, String>;
+    fn id_at(&self, address: u64) -> Result<u64, Refusal>;
     /// The part at an address.
-    fn part_at(&self, address: u64) -> Result<Part, String>;
+    fn part_at(&self, address: u64) -> Result<Part, Refusal>;
     /// The descriptor of a part that is shared by one.
     fn descriptor_of(&self, part: &Part) -> Result<Option<OwnedFd>, String>;
+}
+
+/// Why other processes cannot map a buffer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The driver does not share memory of this kind.
+    Unshareable(String),
+    /// Something else.
+    Failed(String),
 }
 
 /// The parts that peers have mapped, by their addresses.
@@ -54,8 +63,9 @@ impl Exports {
         exporter: &impl Exporter,
         address: u64,
         bytes: u64,
-    ) -> Result<Vec<Part>, String> {
-        let end = address.checked_add(bytes).ok_or("the buffer has no end")?;
+    ) -> Result<Vec<Part>, Refusal> {
+        let failed = |why: &str| Refusal::Failed(format!("{why} at {address:#x}"));
+        let end = address.checked_add(bytes).ok_or_else(|| failed("no buffer has this length"))?;
         let (mut at, mut missing) = (address, Vec::new());
         while at < end {
             let id = exporter.id_at(at)?;
@@ -64,7 +74,7 @@ impl Exports {
                 _ => {
                     let part = exporter.part_at(at)?;
                     let next = part.end().filter(|next| part.start <= at && at < *next);
-                    let next = next.ok_or_else(|| format!("the driver knows no memory at {at:#x}"))?;
+                    let next = next.ok_or_else(|| failed("the driver does not know the buffer"))?;
                     missing.push(part);
                     next
                 }

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use super::exports::Exporter;
+use super::exports::{Exporter, Refusal};
 use super::imports::{Importer, Shared};
 use super::message::{Handle, Part, Range};
 use crate::Error;
@@ -17,13 +17,13 @@ pub(crate) struct DriverMemory {
 }
 
 impl DriverMemory {
-    fn pointer(&self, address: u64) -> Result<Pointer, String> {
+    fn pointer(&self, address: u64) -> Result<Pointer, Refusal> {
         let refused = |what: &str| {
-            Err(format!(
+            Err(Refusal::Unshareable(format!(
                 "the buffer at {address:#x} is {what}, which other processes cannot map. Allocate it with cudaMalloc"
-            ))
+            )))
         };
-        match self.context.driver().pointer(address).map_err(text)? {
+        match self.context.driver().pointer(address).map_err(failed)? {
             Some(pointer) if pointer.kind == MemoryKind::Device => Ok(pointer),
             Some(pointer) if pointer.kind == MemoryKind::Managed => refused("managed memory"),
             _ => refused("not memory of a GPU"),
@@ -32,33 +32,39 @@ impl DriverMemory {
 }
 
 impl Exporter for DriverMemory {
-    fn id_at(&self, address: u64) -> Result<u64, String> {
+    fn id_at(&self, address: u64) -> Result<u64, Refusal> {
         self.pointer(address).map(|pointer| pointer.buffer_id)
     }
 
-    fn part_at(&self, address: u64) -> Result<Part, String> {
+    fn part_at(&self, address: u64) -> Result<Part, Refusal> {
         let pointer = self.pointer(address)?;
-        let (start, bytes) = self.context.allocation_of(address).map_err(text)?;
-        let handle = if pointer.has_legacy_ipc {
-            Handle::Ipc(IpcHandle::of(&self.context, start).map_err(text)?.0.to_vec())
+        let unshareable = |why: &str| Refusal::Unshareable(format!("the buffer at {address:#x} {why}"));
+        let mapped = if pointer.has_legacy_ipc {
+            Ok(None)
         } else {
-            let allocation = Allocation::retain(&self.context, address).map_err(|why| {
-                format!(
-                    "the buffer at {address:#x} cannot be shared with other processes; memory of cudaMallocAsync cannot. Allocate it with \
-                     cudaMalloc ({why})"
-                )
-            })?;
-            let info = allocation.info().map_err(text)?;
-            let range = Range { start: pointer.start, bytes: pointer.bytes as u64 };
-            if info.has_descriptor {
-                Handle::Descriptor { range }
-            } else if info.has_fabric_handle {
-                Handle::Fabric { range, handle: allocation.export_fabric().map_err(text)?.to_vec() }
-            } else {
-                return Err(format!(
-                    "the buffer at {address:#x} was allocated without a handle for other processes. With PyTorch's expandable segments, \
-                     unset TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC or set it to 1"
-                ));
+            Allocation::retain(&self.context, address).map(Some)
+        };
+        let mapped = mapped.map_err(|why| {
+            unshareable(&format!(
+                "cannot be shared with other processes; memory of cudaMallocAsync cannot. Allocate it with cudaMalloc ({why})"
+            ))
+        })?;
+        let (start, bytes) = self.context.allocation_of(address).map_err(failed)?;
+        let handle = match mapped {
+            None => Handle::Ipc(IpcHandle::of(&self.context, start).map_err(failed)?.0.to_vec()),
+            Some(allocation) => {
+                let info = allocation.info().map_err(failed)?;
+                let range = Range { start: pointer.start, bytes: pointer.bytes as u64 };
+                if info.has_descriptor {
+                    Handle::Descriptor { range }
+                } else if info.has_fabric_handle {
+                    Handle::Fabric { range, handle: allocation.export_fabric().map_err(failed)?.to_vec() }
+                } else {
+                    return Err(unshareable(
+                        "was allocated without a handle for other processes. With PyTorch's expandable segments, unset \
+                         TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC or set it to 1",
+                    ));
+                }
             }
         };
         Ok(Part { id: pointer.buffer_id, start, bytes: bytes as u64, handle })
@@ -120,4 +126,8 @@ impl Importer for DriverMemory {
 #[expect(clippy::needless_pass_by_value, reason = "the argument of map_err")]
 fn text(why: Error) -> String {
     why.to_string()
+}
+
+fn failed(why: Error) -> Refusal {
+    Refusal::Failed(text(why))
 }

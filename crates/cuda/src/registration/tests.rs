@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use weftlink_bootstrap::{Bootstrap, Rendezvous, RendezvousAddress, Token};
 use weftlink_testkit::processes::this_program;
 
-use super::exports::{Exporter, Exports, NotContiguous};
+use super::exports::{Exporter, Exports, NotContiguous, Refusal};
 use super::imports::{Importer, Imports, Owner, Shared};
 use super::message::{Handle, Part, Range};
 use super::register;
@@ -229,13 +229,14 @@ impl Memory {
 }
 
 impl Exporter for Memory {
-    fn id_at(&self, address: u64) -> Result<u64, String> {
+    fn id_at(&self, address: u64) -> Result<u64, Refusal> {
         self.part_at(address).map(|part| part.id)
     }
 
-    fn part_at(&self, address: u64) -> Result<Part, String> {
+    fn part_at(&self, address: u64) -> Result<Part, Refusal> {
         let part = self.parts.range(..=address).next_back().filter(|(_, part)| part.end() > Some(address));
-        part.map(|(_, part)| part.clone()).ok_or_else(|| format!("nothing is allocated at {address:#x}"))
+        let why = || Refusal::Unshareable(format!("nothing is allocated at {address:#x}"));
+        part.map(|(_, part)| part.clone()).ok_or_else(why)
     }
 
     fn descriptor_of(&self, part: &Part) -> Result<Option<OwnedFd>, String> {
@@ -267,7 +268,7 @@ fn buffers_are_walked_part_by_part() {
     assert_eq!(exports.addresses(buffer.0, buffer.1, false), Err(NotContiguous { peer: 1 }));
     memory.parts.remove(&(RANGE.start + 4 * MIB));
     let why = exports.missing(&memory, buffer.0, buffer.1).unwrap_err();
-    assert!(why.contains("nothing is allocated"), "{why}");
+    assert_eq!(why, Refusal::Unshareable("nothing is allocated at 0x10400000".to_owned()));
     assert!(exports.missing(&memory, u64::MAX, 2).is_err());
 }
 

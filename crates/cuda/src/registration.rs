@@ -30,7 +30,7 @@ use crate::driver::{Context, DeviceAddress, Event, RelaxedCapture, Stream};
 use crate::sharing::process_token;
 use crate::staging::Buffer;
 use exports::{Exporter, Exports, Refusal};
-use imports::{Imports, Owner};
+use imports::{Holder, Imports, Owner};
 use memory::DriverMemory;
 use message::Part;
 use service::{Handler, Service};
@@ -51,8 +51,7 @@ pub(crate) struct BufferRegistry {
     memory: DriverMemory,
     exports: Exports,
     evicted: Evicted,
-    /// The number of the communicator.
-    holder: usize,
+    communicator: usize,
     ranks: usize,
     /// Whether calls close memory that owners have replaced, which waits for kernels. If a thread launches calls of several ranks, those may
     /// wait for a call that it launches next; then memory is closed when a communicator is dropped.
@@ -94,13 +93,13 @@ impl From<Refusal> for Obstacle {
 }
 
 impl BufferRegistry {
-    /// Starts to map memory of the ranks at the other ends of links. `processes` has the token of each rank's process, `holder` is the number
-    /// of the communicator in this process.
+    /// Starts to map memory of the ranks at the other ends of links. `processes` has the token of each rank's process, `communicator` is
+    /// the number of the communicator in this process.
     pub(crate) fn new(
         context: &Context,
         links: Vec<RankLink>,
         processes: Vec<u64>,
-        holder: usize,
+        communicator: usize,
         timeout: Duration,
     ) -> Result<BufferRegistry, Error> {
         let ranks = processes.len();
@@ -113,11 +112,10 @@ impl BufferRegistry {
         let memory = DriverMemory { context: context.clone() };
         let make = {
             let memory = memory.clone();
-            move || Mapper {
-                relaxed: RelaxedCapture::begin(memory.context.driver()),
-                memory,
-                processes,
-                holder,
+            move || {
+                let relaxed = memory.context.make_current();
+                let relaxed = relaxed.and_then(|()| RelaxedCapture::begin(memory.context.driver()));
+                Mapper { relaxed, memory, processes, communicator }
             }
         };
         let service = Service::start(links, make).map_err(|why| Error::Group { why })?;
@@ -126,7 +124,7 @@ impl BufferRegistry {
             memory,
             exports: Exports::new(PARTS_MAX),
             evicted: Evicted::default(),
-            holder,
+            communicator,
             ranks,
             closes,
             timeout,
@@ -250,7 +248,7 @@ impl Drop for BufferRegistry {
         self.service = None;
         let retired = {
             let mut imports = IMPORTS.lock().unwrap_or_else(PoisonError::into_inner);
-            imports.release_all(self.holder);
+            imports.release_all(self.communicator);
             imports.take_retired()
         };
         drop(retired);
@@ -269,12 +267,16 @@ struct Mapper {
     relaxed: Result<RelaxedCapture, Error>,
     memory: DriverMemory,
     processes: Vec<u64>,
-    holder: usize,
+    communicator: usize,
 }
 
 impl Mapper {
     fn owner(&self, rank: usize) -> Owner {
         Owner { process: self.processes[rank], reader: self.memory.context.device().uuid }
+    }
+
+    fn holder(&self, owner: usize) -> Holder {
+        Holder { communicator: self.communicator, owner }
     }
 }
 
@@ -284,12 +286,12 @@ impl Handler for Mapper {
             return Err(why.to_string());
         }
         let mut imports = IMPORTS.lock().unwrap_or_else(PoisonError::into_inner);
-        imports.map(&self.memory, self.owner(owner), self.holder, part, descriptor)
+        imports.map(&self.memory, self.owner(owner), self.holder(owner), part, descriptor)
     }
 
     fn release(&mut self, owner: usize, ids: &[u64]) {
         let mut imports = IMPORTS.lock().unwrap_or_else(PoisonError::into_inner);
-        imports.release(self.owner(owner), self.holder, ids);
+        imports.release(self.owner(owner), self.holder(owner), ids);
     }
 }
 

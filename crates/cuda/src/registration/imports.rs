@@ -1,7 +1,7 @@
 //! What this process has mapped of other processes' memory. All communicators of the process share it: the driver opens an IPC handle once
 //! per context, and memory that is mapped twice would have two addresses, between which kernels would have to order accesses.
 //!
-//! A part is mapped at the owner's request and stays mapped until all communicators that hold it have released it, which the owner
+//! A part is mapped at the owner's request and stays mapped until all holders have released it, which the owner
 //! requests too: only the owner knows which addresses its calls and graphs use. A part that overlaps others replaces them, because the
 //! owner can only have freed those.
 //!
@@ -53,6 +53,14 @@ pub(crate) struct Owner {
     pub(crate) reader: [u8; 16],
 }
 
+/// For whom a part is mapped: a communicator of this process, and the rank that asked it. Ranks of one process may share a part, and each
+/// releases it for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Holder {
+    pub(crate) communicator: usize,
+    pub(crate) owner: usize,
+}
+
 /// What is mapped.
 pub(crate) struct Imports<I: Importer> {
     owners: BTreeMap<Owner, Owned<I>>,
@@ -71,8 +79,7 @@ struct Imported<I: Importer> {
     bytes: u64,
     /// Here.
     address: u64,
-    /// The communicators that use it.
-    holders: BTreeSet<usize>,
+    holders: BTreeSet<Holder>,
     memory: Memory<I>,
 }
 
@@ -93,12 +100,12 @@ impl<I: Importer> Imports<I> {
         Imports { owners: BTreeMap::new(), retired: Vec::new() }
     }
 
-    /// Maps a part for a communicator, or finds it mapped. Returns its address here.
+    /// Maps a part, or finds it mapped. Returns its address here.
     pub(crate) fn map(
         &mut self,
         importer: &I,
         owner: Owner,
-        holder: usize,
+        holder: Holder,
         part: &Part,
         descriptor: Option<BorrowedFd<'_>>,
     ) -> Result<u64, String> {
@@ -145,15 +152,15 @@ impl<I: Importer> Imports<I> {
         Ok(address)
     }
 
-    /// A communicator no longer uses parts of an owner.
-    pub(crate) fn release(&mut self, owner: Owner, holder: usize, ids: &[u64]) {
+    /// A holder no longer uses parts of an owner.
+    pub(crate) fn release(&mut self, owner: Owner, holder: Holder, ids: &[u64]) {
         let ids: BTreeSet<u64> = ids.iter().copied().collect();
-        self.release_if(holder, |whose, id| *whose == owner && ids.contains(&id));
+        self.release_if(|whose, id, by| *whose == owner && by == holder && ids.contains(&id));
     }
 
     /// A communicator uses nothing any more.
-    pub(crate) fn release_all(&mut self, holder: usize) {
-        self.release_if(holder, |_, _| true);
+    pub(crate) fn release_all(&mut self, communicator: usize) {
+        self.release_if(|_, _, by| by.communicator == communicator);
     }
 
     /// Memory to be closed: to be dropped by a thread that may wait for kernels.
@@ -161,11 +168,12 @@ impl<I: Importer> Imports<I> {
         std::mem::take(&mut self.retired)
     }
 
-    fn release_if(&mut self, holder: usize, is_meant: impl Fn(&Owner, u64) -> bool) {
+    fn release_if(&mut self, is_meant: impl Fn(&Owner, u64, Holder) -> bool) {
         for (owner, owned) in &mut self.owners {
             let mut unused = Vec::new();
-            for (start, part) in owned.parts.iter_mut().filter(|(_, part)| is_meant(owner, part.id)) {
-                if part.holders.remove(&holder) && part.holders.is_empty() {
+            for (start, part) in &mut owned.parts {
+                part.holders.retain(|holder| !is_meant(owner, part.id, *holder));
+                if part.holders.is_empty() {
                     unused.push(*start);
                 }
             }

@@ -12,7 +12,7 @@ use weftlink_bootstrap::{Bootstrap, Rendezvous, RendezvousAddress, Token};
 use weftlink_testkit::processes::this_program;
 
 use super::exports::{Exporter, Exports, NotContiguous, Refusal};
-use super::imports::{Importer, Imports, Owner, Shared};
+use super::imports::{Holder, Importer, Imports, Owner, Shared};
 use super::message::{Handle, Part, Range};
 use super::register;
 use super::service::{Handler, Service};
@@ -20,6 +20,7 @@ use super::service::{Handler, Service};
 const AMPLE: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
 const OWNER: Owner = Owner { process: 7, reader: [1; 16] };
+const HOLDER: Holder = Holder { communicator: 0, owner: 3 };
 const RANGE: Range = Range { start: 0x1000_0000, bytes: 64 * MIB };
 
 /// What a reader's driver has mapped.
@@ -124,19 +125,23 @@ fn descriptor() -> OwnedFd {
 #[test]
 fn memory_that_was_allocated_again_is_mapped_again() {
     let (reader, mut imports) = (Reader::default(), Imports::new());
-    let first = imports.map(&reader, OWNER, 0, &whole(1, 4096, 4096), None).unwrap();
-    assert_eq!(imports.map(&reader, OWNER, 0, &whole(1, 4096, 4096), None), Ok(first));
-    let second = imports.map(&reader, OWNER, 0, &whole(2, 4096, 4096), None).unwrap();
+    let first = imports.map(&reader, OWNER, HOLDER, &whole(1, 4096, 4096), None).unwrap();
+    assert_eq!(imports.map(&reader, OWNER, HOLDER, &whole(1, 4096, 4096), None), Ok(first));
+    let second = imports.map(&reader, OWNER, HOLDER, &whole(2, 4096, 4096), None).unwrap();
     assert_ne!(first, second);
     // The old one is closed by a thread that may wait.
     assert_eq!(reader.opened(), 2);
     drop(imports.take_retired());
     assert_eq!(reader.opened(), 1);
-    imports.release(OWNER, 0, &[1]);
-    assert_eq!(imports.map(&reader, OWNER, 0, &whole(2, 4096, 4096), None), Ok(second), "1 is not there");
+    imports.release(OWNER, HOLDER, &[1]);
+    assert_eq!(
+        imports.map(&reader, OWNER, HOLDER, &whole(2, 4096, 4096), None),
+        Ok(second),
+        "1 is not there"
+    );
     // The driver may refuse to open while the old one is open. The new one begins before the old one.
     reader.0.lock().unwrap().conflicts = true;
-    imports.map(&reader, OWNER, 0, &whole(3, 2048, 4096), None).unwrap();
+    imports.map(&reader, OWNER, HOLDER, &whole(3, 2048, 4096), None).unwrap();
     assert_eq!(reader.opened(), 1);
     imports.release_all(0);
     drop(imports.take_retired());
@@ -147,7 +152,7 @@ fn memory_that_was_allocated_again_is_mapped_again() {
 fn parts_of_reserved_addresses_keep_their_distances() {
     let (reader, mut imports) = (Reader::default(), Imports::new());
     let file = descriptor();
-    let mut map = |part: &Part| imports.map(&reader, OWNER, 0, part, Some(file.as_fd()));
+    let mut map = |part: &Part| imports.map(&reader, OWNER, HOLDER, part, Some(file.as_fd()));
     let first = map(&within(1, 2 * MIB, 2 * MIB)).unwrap();
     let third = map(&within(3, 6 * MIB, 2 * MIB)).unwrap();
     let second = map(&within(2, 4 * MIB, 2 * MIB)).unwrap();
@@ -163,8 +168,10 @@ fn parts_of_reserved_addresses_keep_their_distances() {
     assert_eq!(map(&within(1, 2 * MIB, 2 * MIB)), Ok(first));
     assert!(map(&within(6, 63 * MIB, 2 * MIB)).unwrap_err().contains("does not lie in its range"));
     assert!(map(&Part { bytes: 0, ..within(6, 0, 0) }).is_err());
-    assert!(imports.map(&reader, OWNER, 0, &within(7, 0, MIB), None).unwrap_err().contains("no descriptor"));
-    imports.release(OWNER, 0, &[1, 5]);
+    assert!(
+        imports.map(&reader, OWNER, HOLDER, &within(7, 0, MIB), None).unwrap_err().contains("no descriptor")
+    );
+    imports.release(OWNER, HOLDER, &[1, 5]);
     assert!(reader.0.lock().unwrap().mirrors.is_empty());
 }
 
@@ -173,20 +180,24 @@ fn communicators_of_a_process_share_what_is_mapped() {
     let (reader, mut imports) = (Reader::default(), Imports::new());
     let file = descriptor();
     let mut addresses = Vec::new();
-    for holder in [0, 1] {
+    let another = Holder { communicator: 1, ..HOLDER };
+    let neighbour = Holder { owner: 4, ..HOLDER };
+    for holder in [HOLDER, another, neighbour] {
         addresses.push(imports.map(&reader, OWNER, holder, &within(1, 0, MIB), Some(file.as_fd())).unwrap());
         addresses.push(imports.map(&reader, OWNER, holder, &whole(2, 4096, 4096), None).unwrap());
     }
-    assert_eq!(addresses[..2], addresses[2..]);
+    assert!(addresses[2..].chunks(2).all(|both| *both == addresses[..2]));
     // Ids are numbers of one process, and each GPU maps by itself.
     for other in [Owner { process: 8, ..OWNER }, Owner { reader: [2; 16], ..OWNER }] {
-        let another = imports.map(&reader, other, 0, &within(1, 0, MIB), Some(file.as_fd())).unwrap();
-        assert!(!addresses.contains(&another));
-        imports.release(other, 0, &[1]);
+        let elsewhere = imports.map(&reader, other, HOLDER, &within(1, 0, MIB), Some(file.as_fd())).unwrap();
+        assert!(!addresses.contains(&elsewhere));
+        imports.release(other, HOLDER, &[1]);
     }
-    imports.release(OWNER, 0, &[1, 2]);
-    imports.release(OWNER, 0, &[1, 2]);
+    imports.release(OWNER, HOLDER, &[1, 2]);
+    imports.release(OWNER, HOLDER, &[1, 2]);
     assert!(imports.take_retired().is_empty());
+    assert_eq!((reader.parts().len(), reader.opened()), (1, 1));
+    imports.release(OWNER, neighbour, &[1, 2]);
     assert_eq!((reader.parts().len(), reader.opened()), (1, 1));
     imports.release_all(1);
     assert!(reader.parts().is_empty());
@@ -198,12 +209,12 @@ fn a_failure_to_map_leaves_nothing_behind() {
     let (reader, mut imports) = (Reader::default(), Imports::new());
     let file = descriptor();
     reader.0.lock().unwrap().fails = true;
-    assert!(imports.map(&reader, OWNER, 0, &within(1, 0, MIB), Some(file.as_fd())).is_err());
-    assert!(imports.map(&reader, OWNER, 0, &whole(2, 4096, 4096), None).is_err());
+    assert!(imports.map(&reader, OWNER, HOLDER, &within(1, 0, MIB), Some(file.as_fd())).is_err());
+    assert!(imports.map(&reader, OWNER, HOLDER, &whole(2, 4096, 4096), None).is_err());
     assert!(reader.0.lock().unwrap().mirrors.is_empty());
     reader.0.lock().unwrap().fails = false;
-    imports.map(&reader, OWNER, 0, &within(1, 0, MIB), Some(file.as_fd())).unwrap();
-    imports.map(&reader, OWNER, 0, &whole(2, 4096, 4096), None).unwrap();
+    imports.map(&reader, OWNER, HOLDER, &within(1, 0, MIB), Some(file.as_fd())).unwrap();
+    imports.map(&reader, OWNER, HOLDER, &whole(2, 4096, 4096), None).unwrap();
 }
 
 /// The memory of an owner, by address.
@@ -324,11 +335,11 @@ struct Mapper {
 
 impl Handler for Mapper {
     fn map(&mut self, owner: usize, part: &Part, descriptor: Option<BorrowedFd<'_>>) -> Result<u64, String> {
-        self.imports.map(&self.reader, Owner { process: owner as u64, ..OWNER }, 0, part, descriptor)
+        self.imports.map(&self.reader, Owner { process: owner as u64, ..OWNER }, HOLDER, part, descriptor)
     }
 
     fn release(&mut self, owner: usize, ids: &[u64]) {
-        self.imports.release(Owner { process: owner as u64, ..OWNER }, 0, ids);
+        self.imports.release(Owner { process: owner as u64, ..OWNER }, HOLDER, ids);
         drop(self.imports.take_retired());
     }
 }

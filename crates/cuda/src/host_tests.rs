@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod faults;
+mod readers;
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;

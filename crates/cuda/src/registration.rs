@@ -7,10 +7,12 @@
 //!
 //! - `message`: what goes between processes.
 //! - `exports`: the owner's side. Which parts a buffer has, and where peers have mapped them.
+//! - `evicted`: parts that peers may unmap when calls have ended.
 //! - `imports`: the reader's side. What this process has mapped, for all its communicators.
 //! - `service`: the thread, and requests that wait for answers.
 //! - `memory`: the same with the driver.
 
+mod evicted;
 mod exports;
 mod imports;
 mod memory;
@@ -29,6 +31,7 @@ use crate::Error;
 use crate::driver::{Context, DeviceAddress, Event, RelaxedCapture, Stream};
 use crate::sharing::process_token;
 use crate::staging::Buffer;
+use evicted::Evicted;
 use exports::{Exporter, Exports, Refusal};
 use imports::{Holder, Imports, Owner};
 use memory::DriverMemory;
@@ -50,22 +53,13 @@ pub(crate) struct BufferRegistry {
     service: Option<Service>,
     memory: DriverMemory,
     exports: Exports,
-    evicted: Evicted,
+    evicted: Evicted<Event>,
     communicator: usize,
     ranks: usize,
     /// Whether calls close memory that owners have replaced, which waits for kernels. If a thread launches calls of several ranks, those may
     /// wait for a call that it launches next; then memory is closed when a communicator is dropped.
     closes: bool,
     timeout: Duration,
-}
-
-/// Parts that peers may unmap when calls have ended.
-#[derive(Debug, Default)]
-struct Evicted {
-    /// Of the call that is being launched.
-    new: Vec<u64>,
-    /// With an event after the last call that may use them.
-    waiting: Vec<(Event, Vec<u64>)>,
 }
 
 /// Why the addresses of buffers at other ranks are unknown.
@@ -123,7 +117,7 @@ impl BufferRegistry {
             service: Some(service),
             memory,
             exports: Exports::new(PARTS_MAX),
-            evicted: Evicted::default(),
+            evicted: Evicted::new(),
             communicator,
             ranks,
             closes,
@@ -141,7 +135,8 @@ impl BufferRegistry {
         // A thread may capture a graph, this one included.
         let _relaxed = RelaxedCapture::begin(self.memory.context.driver())?;
         if !is_captured {
-            self.release_evicted()?;
+            let ended = self.evicted.take_ended(Event::is_done)?;
+            self.release(&ended)?;
             if self.closes {
                 close_retired();
             }
@@ -166,48 +161,37 @@ impl BufferRegistry {
             }
         }
         if !is_captured {
-            self.evicted.new.extend(self.exports.evict());
+            self.evicted.add(self.exports.evict());
         }
         Ok(views)
     }
 
     /// A call with the last views was launched, and not captured.
     pub(crate) fn launched(&mut self, stream: &Stream) -> Result<(), Error> {
-        if !self.evicted.new.is_empty() {
-            let event = Event::new(&self.memory.context)?;
+        let context = &self.memory.context;
+        self.evicted.launched(|| {
+            let event = Event::new(context)?;
             event.record(stream)?;
-            self.evicted.waiting.push((event, std::mem::take(&mut self.evicted.new)));
-        }
-        Ok(())
+            Ok(event)
+        })
     }
 
     /// Has peers unmap all parts that no captured call uses. No call of this rank is under way.
     pub(crate) fn release_all(&mut self) -> Result<(), Error> {
-        let evicted = std::mem::take(&mut self.evicted);
         let mut ids = self.exports.take_unpinned();
-        ids.extend(evicted.new);
-        ids.extend(evicted.waiting.into_iter().flat_map(|(_, ids)| ids));
+        ids.extend(self.evicted.take_all());
+        self.release(&ids)
+    }
+
+    fn release(&self, ids: &[u64]) -> Result<(), Error> {
         match &self.service {
-            Some(service) if !ids.is_empty() => service.release(&ids).map_err(|why| Error::Group { why }),
+            Some(service) if !ids.is_empty() => service.release(ids).map_err(|why| Error::Group { why }),
             _ => Ok(()),
         }
     }
 
     fn peers(&self) -> impl Iterator<Item = usize> {
         self.service.iter().flat_map(Service::peers)
-    }
-
-    /// Has peers unmap parts that no call uses any more.
-    fn release_evicted(&mut self) -> Result<(), Error> {
-        let mut waiting = Vec::new();
-        for (event, ids) in self.evicted.waiting.drain(..) {
-            match (event.is_done()?, &self.service) {
-                (true, Some(service)) => service.release(&ids).map_err(|why| Error::Group { why })?,
-                _ => waiting.push((event, ids)),
-            }
-        }
-        self.evicted.waiting = waiting;
-        Ok(())
     }
 }
 
@@ -231,15 +215,6 @@ fn register(
         }
     }
     Ok(())
-}
-
-impl Evicted {
-    /// Parts are used again.
-    fn revive(&mut self, parts: &[Part]) {
-        let is_used = |id: &u64| parts.iter().any(|part| part.id == *id);
-        self.new.retain(|id| !is_used(id));
-        self.waiting.iter_mut().for_each(|(_, ids)| ids.retain(|id| !is_used(id)));
-    }
 }
 
 impl Drop for BufferRegistry {

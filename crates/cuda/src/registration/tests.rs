@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use weftlink_bootstrap::{Bootstrap, Rendezvous, RendezvousAddress, Token};
 use weftlink_testkit::processes::this_program;
 
+use super::evicted::Evicted;
 use super::exports::{Exporter, Exports, NotContiguous, Refusal};
 use super::imports::{Holder, Importer, Imports, Owner, Shared};
 use super::message::{Handle, Part, Range};
@@ -314,6 +315,26 @@ fn the_parts_that_were_not_used_for_longest_go_first_and_pinned_ones_stay() {
     assert_eq!(call(10, false), [] as [u64; 0]);
     assert_eq!(exports.take_unpinned(), [10]);
     assert_eq!(exports.take_unpinned(), [] as [u64; 0]);
+}
+
+#[test]
+fn peers_unmap_parts_after_the_calls_that_may_use_them() {
+    let mut evicted = Evicted::new();
+    let ended_by = |time: u32| move |event: &u32| Ok::<_, ()>(*event <= time);
+    evicted.launched(|| -> Result<u32, ()> { unreachable!("nothing is evicted") }).unwrap();
+    evicted.add(vec![1, 2]);
+    assert_eq!(evicted.take_ended(ended_by(9)), Ok(vec![]), "the call is not launched");
+    evicted.launched(|| Ok::<_, ()>(3)).unwrap();
+    evicted.add(vec![4]);
+    evicted.launched(|| Ok::<_, ()>(5)).unwrap();
+    assert_eq!(evicted.take_ended(ended_by(2)), Ok(vec![]));
+    evicted.revive(&[whole(2, 0, 64)]);
+    assert_eq!(evicted.take_ended(ended_by(4)), Ok(vec![1]), "2 is used again");
+    assert_eq!(evicted.take_ended(ended_by(5)), Ok(vec![4]));
+    evicted.add(vec![6, 7]);
+    evicted.revive(&[whole(7, 0, 64)]);
+    assert_eq!(evicted.take_all(), [6]);
+    assert!(evicted.take_all().is_empty());
 }
 
 /// Maps into a fake, or does something else.

@@ -1,0 +1,55 @@
+//! Parts that the owner has forgotten, until its calls that may use them have ended: then peers may unmap them. A rank's call ends after all
+//! accesses to its buffers, which the proof of a plan includes.
+
+use super::message::Part;
+
+/// The parts, with an event of type `E` after the last call that may use them.
+#[derive(Debug)]
+pub(crate) struct Evicted<E> {
+    /// Of the call that is being launched.
+    new: Vec<u64>,
+    waiting: Vec<(E, Vec<u64>)>,
+}
+
+impl<E> Evicted<E> {
+    pub(crate) fn new() -> Evicted<E> {
+        Evicted { new: Vec::new(), waiting: Vec::new() }
+    }
+
+    /// Adds parts that the next call to be launched does not use.
+    pub(crate) fn add(&mut self, ids: Vec<u64>) {
+        self.new.extend(ids);
+    }
+
+    /// A call was launched. The event is recorded only if there are new parts.
+    pub(crate) fn launched<R>(&mut self, event: impl FnOnce() -> Result<E, R>) -> Result<(), R> {
+        if !self.new.is_empty() {
+            self.waiting.push((event()?, std::mem::take(&mut self.new)));
+        }
+        Ok(())
+    }
+
+    /// Parts are used again.
+    pub(crate) fn revive(&mut self, parts: &[Part]) {
+        let is_used = |id: &u64| parts.iter().any(|part| part.id == *id);
+        self.new.retain(|id| !is_used(id));
+        self.waiting.iter_mut().for_each(|(_, ids)| ids.retain(|id| !is_used(id)));
+    }
+
+    /// Takes the parts whose event has happened.
+    pub(crate) fn take_ended<R>(&mut self, has_ended: impl Fn(&E) -> Result<bool, R>) -> Result<Vec<u64>, R> {
+        let mut ended = Vec::new();
+        while let Some((event, _)) = self.waiting.first()
+            && has_ended(event)?
+        {
+            ended.extend(self.waiting.remove(0).1);
+        }
+        Ok(ended)
+    }
+
+    /// Takes all.
+    pub(crate) fn take_all(&mut self) -> Vec<u64> {
+        let waiting = std::mem::take(&mut self.waiting).into_iter().flat_map(|(_, ids)| ids);
+        std::mem::take(&mut self.new).into_iter().chain(waiting).collect()
+    }
+}

@@ -36,7 +36,7 @@ use exports::{Exporter, Exports, Refusal};
 use imports::{Holder, Imports, Owner};
 use memory::DriverMemory;
 use message::Part;
-use service::{Handler, Service};
+use service::{Handler, MapError, Service};
 
 /// The parts that peers keep mapped, unless one call has more: 20 GiB of PyTorch's expandable segments.
 const PARTS_MAX: usize = 1024;
@@ -65,7 +65,7 @@ pub(crate) struct BufferRegistry {
 /// Why the addresses of buffers at other ranks are unknown.
 #[derive(Debug)]
 pub(crate) enum Obstacle {
-    /// Other processes cannot map memory of this kind. Nothing else is wrong.
+    /// Other processes cannot map this memory. Nothing else is wrong.
     Unshareable(String),
     /// Something else.
     Error(Error),
@@ -82,6 +82,15 @@ impl From<Refusal> for Obstacle {
         match refusal {
             Refusal::Unshareable(why) => Obstacle::Unshareable(why),
             Refusal::Failed(why) => refused(why).into(),
+        }
+    }
+}
+
+impl From<MapError> for Obstacle {
+    fn from(error: MapError) -> Obstacle {
+        match error {
+            MapError::Refused(why) => Obstacle::Unshareable(why),
+            MapError::Lost(why) => Obstacle::Error(Error::Group { why }),
         }
     }
 }
@@ -209,7 +218,7 @@ fn register(
         before(parts);
         let export = |part: &Part| Ok((part.clone(), exporter.descriptor_of(part)?));
         let exported: Vec<_> = parts.iter().map(export).collect::<Result<_, String>>().map_err(refused)?;
-        let mapped = service.map(&exported, timeout).map_err(|why| Error::Group { why })?;
+        let mapped = service.map(&exported, timeout)?;
         for (part, addresses) in std::iter::zip(parts, mapped) {
             exports.insert(part, addresses);
         }

@@ -1,11 +1,11 @@
-//! Memory of our own in place of a caller's buffers that other processes cannot map: managed memory, memory of pools, memory without a handle.
-//! A call copies its input there before and its output back afterwards, in the order of its stream. The other ranks notice nothing.
+//! Memory of our own in place of a caller's buffers that other processes cannot map: managed memory, memory of pools, memory without a handle,
+//! and memory of `cudaMalloc` where a container forbids CUDA IPC. It is shared as arenas are, by descriptors. A call copies its input there before and its output back afterwards, in the order of its stream. The other ranks notice nothing.
 
 // Copies between addresses of the caller and of its own.
 #![allow(unsafe_code)]
 
 use crate::Error;
-use crate::driver::{Context, DeviceAddress, DeviceBuffer, DeviceMemory, Stream};
+use crate::driver::{Allocation, Context, DeviceAddress, DeviceBuffer, HandleKind, Mapping, Stream};
 
 /// The most bytes of a buffer.
 const BYTES_MAX: u64 = 1 << 30;
@@ -20,7 +20,7 @@ pub(crate) type Buffer = (DeviceAddress, u64);
 #[derive(Debug, Default)]
 pub(crate) struct Staging {
     /// For inputs, or both if they are one; and for outputs. Graphs and calls under way may use all but the last, too.
-    memory: [Vec<DeviceMemory>; 2],
+    memory: [Vec<Mapping>; 2],
 }
 
 /// The buffers of a call and what stands in for them.
@@ -41,12 +41,15 @@ impl Staging {
         why: &str,
     ) -> Result<Staged, Error> {
         let bytes = needed(callers, is_in_place);
-        if let Some(bytes) = bytes.iter().find(|bytes| **bytes > BYTES_MAX) {
+        if let Some(bytes) = bytes.iter().find(|bytes| **bytes > BYTES_MAX + ALIGNMENT) {
             let attempt = format!("copy {bytes} bytes to memory that other processes can map");
             return Err(Error::Misuse {
                 attempt,
                 why: format!("at most {BYTES_MAX} bytes are copied, and {why}"),
             });
+        }
+        if self.memory.iter().all(Vec::is_empty) {
+            tracing::warn!(target: "weft::plan", "calls copy buffers, because other processes cannot map them: {why}");
         }
         let mut bases = [0; 2];
         for (which, bytes) in bytes.into_iter().enumerate().filter(|(_, bytes)| *bytes > 0) {
@@ -54,7 +57,9 @@ impl Staging {
             bases[which] = match memory.last().filter(|last| last.bytes() as u64 >= bytes) {
                 Some(last) => last.address(),
                 None => {
-                    let new = DeviceMemory::new(context, bytes.next_power_of_two().max(BYTES_MIN) as usize)?;
+                    let (device, bytes) = (context.device(), bytes_for(bytes));
+                    let new = Allocation::create(device, bytes as usize, HandleKind::PosixDescriptor)?;
+                    let new = Mapping::new(context, &[&new], &[])?;
                     let address = new.address();
                     memory.push(new);
                     address
@@ -95,6 +100,11 @@ fn needed(buffers: [Buffer; 2], is_in_place: bool) -> [u64; 2] {
     } else {
         buffers.map(|(_, bytes)| if bytes > 0 { bytes + ALIGNMENT } else { 0 })
     }
+}
+
+/// The length of new memory: each is at least twice as long as the one before, so all are at most twice as long as the last.
+fn bytes_for(needed: u64) -> u64 {
+    (needed - ALIGNMENT).next_power_of_two().max(BYTES_MIN) + ALIGNMENT
 }
 
 /// Where buffers lie in memory of that length. An empty buffer stays where it is.
@@ -140,6 +150,10 @@ mod tests {
         let buffers = [(0x7777_7048, 64), (0x7777_7008, 256)];
         assert_eq!(needed(buffers, true), [256 + 256, 0]);
         assert_eq!(places(buffers, true, BASES), [0x10_0048, 0x10_0008]);
+        assert_eq!(
+            [512, (4 << 20) + 256, (4 << 20) + 257].map(bytes_for),
+            [2, 4, 8].map(|mib| (mib << 20) + 256)
+        );
         let same = [(0x1000, 64); 2];
         assert_eq!((needed(same, true), places(same, true, BASES)), ([64 + 256, 0], [0x10_0000; 2]));
     }

@@ -25,6 +25,15 @@ pub(crate) trait Handler {
     fn release(&mut self, owner: usize, ids: &[u64]);
 }
 
+/// Why peers did not map a part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum MapError {
+    /// A peer cannot.
+    Refused(String),
+    /// A peer does not answer.
+    Lost(String),
+}
+
 /// The links of a rank to ranks in other processes, and the thread that reads them.
 #[derive(Debug)]
 pub(crate) struct Service {
@@ -85,12 +94,13 @@ impl Service {
         &self,
         parts: &[(Part, Option<OwnedFd>)],
         timeout: Duration,
-    ) -> Result<Vec<Vec<u64>>, String> {
+    ) -> Result<Vec<Vec<u64>>, MapError> {
         let mut pending = Pending { shared: &self.shared, numbers: Vec::new() };
         for (part, descriptor) in parts {
             for (peer, link) in self.shared.links.iter().enumerate() {
                 let number = pending.add(peer);
-                let message = encoded(&Message::Map { number, part: part.clone() })?;
+                let message =
+                    encoded(&Message::Map { number, part: part.clone() }).map_err(MapError::Lost)?;
                 let posted = link.post(message, descriptor.as_ref().map(AsFd::as_fd));
                 posted.map_err(|LinkEnded| self.shared.lost(peer))?;
             }
@@ -147,7 +157,7 @@ impl Pending<'_> {
     }
 
     /// Waits for all answers.
-    fn wait(&self, timeout: Duration) -> Result<Vec<u64>, String> {
+    fn wait(&self, timeout: Duration) -> Result<Vec<u64>, MapError> {
         let begin = Instant::now();
         let mut state = self.shared.state();
         loop {
@@ -167,10 +177,10 @@ impl Pending<'_> {
                 open.dedup();
                 let ranks: Vec<usize> = open.iter().map(|peer| self.shared.links[*peer].rank()).collect();
                 let ranks = weftlink_bootstrap::list(&ranks);
-                return Err(format!(
+                return Err(MapError::Lost(format!(
                     "timed out after {:.1} s waiting for {ranks} to map a buffer of this rank",
                     timeout.as_secs_f64()
-                ));
+                )));
             };
             let time = poll_hook::at_most(left.min(LOOK_EVERY));
             drop(self.shared.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner));
@@ -182,8 +192,12 @@ impl Pending<'_> {
             let rank = self.shared.links[*peer].rank();
             match state.answers.remove(number).flatten() {
                 Some(Ok(address)) => addresses.push(address),
-                Some(Err(why)) => return Err(format!("rank {rank} cannot map a buffer of this rank: {why}")),
-                None => return Err(format!("rank {rank} answered twice")),
+                Some(Err(why)) => {
+                    return Err(MapError::Refused(format!(
+                        "rank {rank} cannot map a buffer of this rank: {why}"
+                    )));
+                }
+                None => return Err(MapError::Lost(format!("the request to rank {rank} is lost"))),
             }
         }
         Ok(addresses)
@@ -205,8 +219,8 @@ impl Shared {
     }
 
     /// Why a peer does not answer.
-    fn lost(&self, peer: usize) -> String {
-        self.links[peer].failure().to_string()
+    fn lost(&self, peer: usize) -> MapError {
+        MapError::Lost(self.links[peer].failure().to_string())
     }
 
     fn serve(&self, handler: &mut impl Handler) {

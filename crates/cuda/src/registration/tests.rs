@@ -16,7 +16,7 @@ use super::exports::{Exporter, Exports, NotContiguous, Refusal};
 use super::imports::{Holder, Importer, Imports, Owner, Shared};
 use super::message::{Handle, Part, Range};
 use super::register;
-use super::service::{Handler, Service};
+use super::service::{Handler, MapError, Service};
 
 const AMPLE: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
@@ -458,9 +458,10 @@ fn a_peer_that_refuses_or_does_not_answer_is_named() {
         errors
     });
     let [refused, late, again] = errors[0].as_ref().unwrap();
-    assert_eq!(refused, "rank 1 cannot map a buffer of this rank: no room for 64 bytes");
-    assert_eq!(late, "timed out after 0.2 s waiting for rank 1 to map a buffer of this rank");
-    assert!(again.ends_with("128 bytes"), "{again}");
+    let why = |bytes| format!("rank 1 cannot map a buffer of this rank: no room for {bytes} bytes");
+    assert_eq!([refused, again], [64, 128].map(|bytes| MapError::Refused(why(bytes))).each_ref());
+    let why = "timed out after 0.2 s waiting for rank 1 to map a buffer of this rank";
+    assert_eq!(*late, MapError::Lost(why.to_owned()));
 }
 
 #[test]
@@ -480,10 +481,14 @@ fn a_peer_that_dies_while_it_maps_is_named() {
     let links = group.link_ranks("buffers", AMPLE).unwrap();
     let service = Service::start(links, || Fake(|_: &Part| unreachable!())).unwrap();
     let begin = Instant::now();
-    let why = service.map(&[(whole(1, 0, 64), None)], AMPLE).unwrap_err();
+    let lost = |id| match service.map(&[(whole(id, 0, 64), None)], AMPLE) {
+        Err(MapError::Lost(why)) => why,
+        answer => panic!("{answer:?}"),
+    };
+    let why = lost(1);
     assert!(why.contains("rank 1") && why.contains(&child.id().to_string()), "{why}");
     assert!(begin.elapsed() < AMPLE / 2);
     // Later requests fail at once.
-    assert!(service.map(&[(whole(2, 0, 64), None)], AMPLE).unwrap_err().contains("rank 1"));
+    assert!(lost(2).contains("rank 1"));
     child.wait().unwrap();
 }

@@ -476,6 +476,12 @@ impl Communicator {
         Spread { slices: slices as u32, threads: threads as u32, chunk_bytes }
     }
 
+    /// Whether a call has copied buffers because ranks in other processes cannot map them.
+    #[cfg(test)]
+    pub(crate) fn has_copied(&self) -> bool {
+        self.resources.staging.is_used()
+    }
+
     /// How a prepared call cuts a block.
     #[cfg(test)]
     pub(crate) fn cut(&self, plan: PlanId, key: &Key, length: usize) -> weftlink_plan::Cut {

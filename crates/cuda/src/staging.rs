@@ -48,7 +48,7 @@ impl Staging {
                 why: format!("at most {BYTES_MAX} bytes are copied, and {why}"),
             });
         }
-        if self.memory.iter().all(Vec::is_empty) {
+        if !self.is_used() {
             tracing::warn!(target: "weft::plan", "calls copy buffers, because other processes cannot map them: {why}");
         }
         let mut bases = [0; 2];
@@ -67,6 +67,11 @@ impl Staging {
             };
         }
         Ok(Staged { callers, buffers: places(callers, is_in_place, bases) })
+    }
+
+    /// Whether a call has needed it.
+    pub(crate) fn is_used(&self) -> bool {
+        self.memory.iter().any(|memory| !memory.is_empty())
     }
 }
 

@@ -20,8 +20,8 @@ const GRACE: Duration = Duration::from_secs(5);
 /// For a call: the other ranks may compile.
 const CALL_TIMEOUT: Duration = Duration::from_secs(100);
 
-/// Runs a function as each rank, in a process of its own.
-fn as_processes(test: &str, ranks: usize, run: impl FnOnce(&mut Rank)) {
+/// Runs a function as each rank, in a process of its own. `is_copied`: whether its calls copy buffers because peers cannot map them.
+fn as_processes(test: &str, ranks: usize, is_copied: bool, run: impl FnOnce(&mut Rank)) {
     let meeting = |place| {
         let token = Token::new("gpu tests").unwrap();
         Rendezvous::new(RendezvousAddress::Abstract(place), token, ranks, CALL_TIMEOUT)
@@ -31,7 +31,10 @@ fn as_processes(test: &str, ranks: usize, run: impl FnOnce(&mut Rank)) {
             0 => Bootstrap::listen(&meeting(place)).unwrap(),
             rank => Bootstrap::join(&meeting(place), rank).unwrap(),
         };
-        return run(&mut Rank::new(group));
+        let mut rank = Rank::new(group);
+        run(&mut rank);
+        assert_eq!(rank.comm.has_copied(), is_copied, "whether peers could map the buffers");
+        return;
     }
     let place = format!("weft-test-{}-gpu", std::process::id());
     let name = format!("gpu_tests::processes::{test}");
@@ -152,7 +155,7 @@ macro_rules! cases {
         $(#[test]
         #[ignore = "needs a GPU: `make gpu-test`"]
         fn $test() {
-            as_processes(stringify!($test), $ranks, |rank| {
+            as_processes(stringify!($test), $ranks, false, |rank| {
                 let calls = each_case($ranks, true, |case, count, plan, number| rank.run(case, count, plan, number));
                 println!("rank {} of {}: {calls} calls", rank.comm.rank(), $ranks);
             });
@@ -170,7 +173,7 @@ cases! {
 #[test]
 #[ignore = "needs a GPU: `make gpu-test`"]
 fn buffers_that_were_allocated_again() {
-    as_processes("buffers_that_were_allocated_again", 3, |rank| {
+    as_processes("buffers_that_were_allocated_again", 3, false, |rank| {
         let plan = rank.all_reduce();
         let (mut seen, mut again) = (std::collections::BTreeSet::new(), 0);
         for round in 0..24 {
@@ -201,7 +204,7 @@ fn buffers_that_were_allocated_again() {
 #[ignore = "needs a GPU: `make gpu-test`"]
 fn buffers_of_mapped_parts() {
     const PARTS: usize = 6;
-    as_processes("buffers_of_mapped_parts", 2, |rank| {
+    as_processes("buffers_of_mapped_parts", 2, false, |rank| {
         let plan = rank.all_reduce();
         let device = rank.context.device().clone();
         let part_bytes = device.granularity(HandleKind::PosixDescriptor).unwrap().recommended;
@@ -236,7 +239,7 @@ fn buffers_of_mapped_parts() {
 #[test]
 #[ignore = "needs a GPU: `make gpu-test`"]
 fn buffers_without_handles() {
-    as_processes("buffers_without_handles", 2, |rank| {
+    as_processes("buffers_without_handles", 2, true, |rank| {
         let (plan, count) = (rank.all_reduce(), 1 << 17);
         let bytes = count * size_of::<f32>();
         let device = rank.context.device().clone();
@@ -262,7 +265,7 @@ fn buffers_without_handles() {
 #[test]
 #[ignore = "needs a GPU: `make gpu-test`"]
 fn graphs_of_processes() {
-    as_processes("graphs_of_processes", 2, |rank| {
+    as_processes("graphs_of_processes", 2, false, |rank| {
         let (plan, count) = (rank.all_reduce(), 1 << 17);
         let bytes = count * size_of::<f32>();
         let buffers = [0; 2].map(|_| DeviceMemory::new(&rank.context, bytes).unwrap());

@@ -1,137 +1,111 @@
-//! All-reduce of several ranks on one GPU, as nodes of a CUDA graph: microseconds of a call by size, checked.
+//! All-reduce of several ranks on one GPU, as nodes of a CUDA graph: microseconds of a call by plan and size, checked. `weft bench --gpu`
+//! measures what a user gets; this measures two plans and their kernels, and is small enough that `bench/gpu/compare.py` can run builds
+//! of different kernels in turn.
 //!
-//!     cargo run --release -p weftlink-cuda --example graphs -- 2 4 8
+//!     cargo run --release -p weftlink-cuda --example graphs -- --ranks 2,4,8 --bytes 8,64k,1m --runs 15
+//!
+//! The output is CSV: the median, the least and the largest of the runs.
 #![allow(clippy::unwrap_used, reason = "an example ends at the first error")]
-#![allow(unsafe_code, reason = "passes addresses of device memory")]
 
 use std::time::Duration;
 
-use weftlink_bootstrap::Bootstrap;
-use weftlink_cuda::driver::{Context, DeviceBuffer, DeviceMemory, Driver, Event, Stream};
-use weftlink_cuda::{Communicator, PlanId, adapted};
+use weftlink_cuda::driver::{Device, Driver};
+use weftlink_cuda::ranks::{Call, Ranks, Side};
+use weftlink_cuda::{adapted, queues};
 use weftlink_plan::plan::Protocol;
-use weftlink_plan::{Algorithm, Collective, DataType, Reduction, verify};
+use weftlink_plan::{Algorithm, Aliasing, Collective, DataType, Reduction, verify};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
-const RUNS: usize = 15;
+/// Of each output, the last bytes up to this number are checked.
+const CHECKED_MAX: usize = 1 << 20;
+
+struct Options {
+    ranks: Vec<usize>,
+    bytes: Vec<usize>,
+    runs: usize,
+}
 
 fn main() {
+    let mut options = Options {
+        ranks: vec![2, 4, 8],
+        bytes: vec![8, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 16 << 20, 64 << 20, 1 << 30],
+        runs: 15,
+    };
+    let mut arguments = std::env::args().skip(1);
+    while let Some(name) = arguments.next() {
+        let text = arguments.next().unwrap_or_else(|| panic!("{name} needs a value"));
+        let numbers = || text.split(',').map(number).collect();
+        match &*name {
+            "--ranks" => options.ranks = numbers(),
+            "--bytes" => options.bytes = numbers(),
+            "--runs" => options.runs = number(&text).max(1),
+            name => panic!("{name}: the options are --ranks, --bytes and --runs"),
+        }
+    }
+    queues::use_all();
     let device = Driver::load().unwrap().devices().unwrap().remove(0);
-    let context = Context::primary(&device).unwrap();
-    let ranks: Vec<usize> = std::env::args().skip(1).map(|number| number.parse().unwrap()).collect();
-    println!("plan,ranks,bytes,us");
-    for ranks in ranks {
-        let groups = Bootstrap::threads(ranks);
-        let joined: Vec<(Communicator, [PlanId; 2])> = std::thread::scope(|scope| {
-            let join = |group| {
-                let device = &device;
-                scope.spawn(move || {
-                    let mut comm = Communicator::new(group, device, TIMEOUT).unwrap();
-                    let small =
-                        Algorithm::Exchange.flat_with(&Collective::AllReduce, ranks as u32, 1, Protocol::Ll);
-                    let large = Algorithm::TwoShot.flat(&Collective::AllReduce, ranks as u32, 1);
-                    let plans = [small, large]
-                        .map(|plan| comm.load(verify(adapted(plan.unwrap())).unwrap()).unwrap());
-                    (comm, plans)
-                })
-            };
-            let threads: Vec<_> = groups.into_iter().map(join).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-        });
-        measure(&context, joined);
+    println!("plan,ranks,bytes,us,us_min,us_max");
+    for &ranks in &options.ranks {
+        measure(&device, ranks, &options);
     }
 }
 
-fn measure(context: &Context, mut joined: Vec<(Communicator, [PlanId; 2])>) {
-    let ranks = joined.len();
-    let largest = 1 << 30;
-    let streams: Vec<_> = (0..ranks).map(|_| Stream::new(context).unwrap()).collect();
-    let buffers: Vec<[DeviceMemory; 2]> =
-        (0..ranks).map(|_| [0; 2].map(|_| DeviceMemory::new(context, largest).unwrap())).collect();
-    for (rank, [input, _]) in buffers.iter().enumerate() {
-        let value = (rank as f32 + 1.0).to_bits();
-        // SAFETY: the memory has this many words.
-        unsafe { streams[rank].fill_words(input.address(), value, largest / 4).unwrap() };
-        streams[rank].synchronize().unwrap();
+/// A number, with `k`, `m` or `g` for powers of 1024.
+fn number(text: &str) -> usize {
+    let (digits, shift) = match text.find(['k', 'm', 'g']).map(|at| text.split_at(at)) {
+        Some((digits, "k")) => (digits, 10),
+        Some((digits, "m")) => (digits, 20),
+        Some((digits, "g")) => (digits, 30),
+        _ => (text, 0),
+    };
+    digits.parse::<usize>().unwrap_or_else(|why| panic!("{text}: {why}")) << shift
+}
+
+fn measure(device: &Device, count: usize, options: &Options) {
+    let largest = options.bytes.iter().copied().max().unwrap();
+    let mut ranks = Ranks::new(device, count, [largest; 2], TIMEOUT).unwrap();
+    for rank in 0..count {
+        ranks.fill(rank, Side::Input, 0, largest, &(rank as f32 + 1.0).to_le_bytes()).unwrap();
     }
-    let joins: Vec<_> = (0..ranks).map(|_| Event::new(context).unwrap()).collect();
-    let timed = [0; 2].map(|_| Event::with_timing(context).unwrap());
-    for bytes in [8, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 16 << 20, 64 << 20, 1 << 30] {
-        for which in 0..2 {
-            if which == 0 && bytes > 256 << 10 || which == 1 && bytes < 64 << 10 {
-                continue;
-            }
-            let chain = if bytes > 64 << 20 {
-                2
-            } else if bytes > 1 << 20 {
-                10
-            } else {
-                50
+    let flat = |algorithm: Algorithm, protocol| {
+        algorithm.flat_with(&Collective::AllReduce, count as u32, 1, protocol).unwrap()
+    };
+    let plans = [
+        ("exchange:ll", flat(Algorithm::Exchange, Protocol::Ll), 0..=256 << 10),
+        ("two-shot", flat(Algorithm::TwoShot, Protocol::Simple), 64 << 10..=usize::MAX),
+    ]
+    .map(|(name, plan, sizes)| (name, ranks.load(&verify(adapted(plan)).unwrap()).unwrap(), sizes));
+    for &bytes in &options.bytes {
+        for (name, plan, _) in plans.iter().filter(|(.., sizes)| sizes.contains(&bytes)) {
+            let call = Call {
+                plan: plan.clone(),
+                count: bytes / 4,
+                data_type: DataType::F32,
+                reduction: Reduction::Sum,
+                aliasing: Aliasing::OutOfPlace,
             };
-            for ((comm, plans), [input, output]) in std::iter::zip(&mut joined, &buffers) {
-                // Compiled before the capture.
-                comm.prepare_call(
-                    plans[which],
-                    [input.address(), output.address()],
-                    bytes / 4,
-                    DataType::F32,
-                    Reduction::Sum,
-                )
-                .unwrap();
+            let checked = bytes.saturating_sub(CHECKED_MAX) / 4 * 4..bytes / 4 * 4;
+            for rank in 0..count {
+                ranks.fill(rank, Side::Output, checked.start, checked.len(), &[0; 4]).unwrap();
             }
-            streams[0].begin_capture().unwrap();
-            joins[0].record(&streams[0]).unwrap();
-            streams[1..].iter().for_each(|stream| stream.wait_for(&joins[0]).unwrap());
-            for _ in 0..chain {
-                for (rank, (comm, plans)) in joined.iter_mut().enumerate() {
-                    let [input, output] = &buffers[rank];
-                    // SAFETY: the buffers live until the graph has run.
-                    unsafe {
-                        comm.run(
-                            plans[which],
-                            &streams[rank],
-                            [input.address(), output.address()],
-                            bytes / 4,
-                            DataType::F32,
-                            Reduction::Sum,
-                        )
-                    }
-                    .unwrap();
-                }
-            }
-            for rank in 1..ranks {
-                joins[rank].record(&streams[rank]).unwrap();
-                streams[0].wait_for(&joins[rank]).unwrap();
-            }
-            let graph = streams[0].end_capture().unwrap();
-            let mut times = Vec::new();
-            for _ in 0..RUNS {
-                timed[0].record(&streams[0]).unwrap();
-                graph.launch(&streams[0]).unwrap();
-                timed[1].record(&streams[0]).unwrap();
-                timed[1].synchronize().unwrap();
-                times.push(timed[1].elapsed_since(&timed[0]).unwrap().as_secs_f64() * 1e6 / chain as f64);
-            }
+            let calls = match bytes >> 20 {
+                0..=1 => 50,
+                2..=64 => 10,
+                _ => 2,
+            };
+            let graph = ranks.capture(&call, calls).unwrap();
+            ranks.launch(&graph).unwrap();
+            let us = |time: Duration| time.as_secs_f64() * 1e6 / f64::from(calls);
+            let mut times: Vec<f64> = (0..options.runs).map(|_| us(ranks.launch(&graph).unwrap())).collect();
             times.sort_by(f64::total_cmp);
-            let mut wrong = String::new();
-            for (rank, [_, output]) in buffers.iter().enumerate() {
-                let mut read = [0; 4];
-                for at in [0, bytes / 2, bytes - 4] {
-                    output.read(&streams[0], at / 4 * 4, &mut read).unwrap();
-                    let expected = (ranks * (ranks + 1) / 2) as f32;
-                    if f32::from_le_bytes(read) != expected {
-                        wrong += &format!(" WRONG rank {rank} at {at}: {}", f32::from_le_bytes(read));
-                    }
-                }
-                // SAFETY: the memory has this many words.
-                unsafe { streams[rank].fill_words(output.address(), 0, bytes / 4).unwrap() };
-                streams[rank].synchronize().unwrap();
-                wrong += &joined[rank].0.failure().unwrap_or_default();
-            }
-            println!("{},{ranks},{bytes},{:.2}{wrong}", ["exchange:ll", "two-shot"][which], times[RUNS / 2]);
-            if !wrong.is_empty() {
-                return;
-            }
+            let expected = ((count * (count + 1) / 2) as f32).to_le_bytes();
+            let wrong = |_: usize, _: usize, part: &[u8]| {
+                part.chunks_exact(4).filter(|value| *value != expected).count() as u64
+            };
+            let wrong = ranks.read(&vec![checked; count], 4, wrong).unwrap();
+            assert_eq!(wrong, 0, "wrong elements of {name}, {count} ranks, {bytes} bytes");
+            let [least, median, largest] = [0, times.len() / 2, times.len() - 1].map(|at| times[at]);
+            println!("{name},{count},{bytes},{median:.2},{least:.2},{largest:.2}");
         }
     }
 }

@@ -1,8 +1,9 @@
 // Entries: what a rank tells its peers when a call begins, namely where its buffers are and which call it is.
 namespace weft {
 
-// Words of an entry: input and output, as the reader addresses them, and the signature; each with half of the epoch.
-constexpr u32 ENTRY_WORDS = WEFT_ENTRY_WORDS, ENTRY_WORDS_USED = 5;
+// Words of an entry: input and output, as the reader addresses them, the signature, and the factor of a pre-multiplied sum; each with half
+// of the epoch.
+constexpr u32 ENTRY_WORDS = WEFT_ENTRY_WORDS, ENTRY_WORDS_USED = Packs::One::SCALES ? 7 : 5;
 
 // Counted from 1 over the calls of a slice, with gaps.
 WEFT_DEVICE u32 epoch_of(const Block& block) { return (u32)(block.tiles + 1); }
@@ -23,6 +24,10 @@ WEFT_DEVICE void enter(const Block& block, u32 rank) {
     store_entry(to + 2, epoch | (u32)view.output);
     store_entry(to + 3, epoch | (u32)(view.output >> 32));
     store_entry(to + 4, epoch | block.header().signature);
+    if constexpr (Packs::One::SCALES) {
+        store_entry(to + 5, epoch | (u32)block.header().factor);
+        store_entry(to + 6, epoch | (u32)(block.header().factor >> 32));
+    }
 }
 
 // Waits for the entry of a peer. One of a later call means that the peer has finished this one: then nothing accesses its buffers any more.
@@ -51,6 +56,7 @@ WEFT_DEVICE void await_entry(Block& block, const Poll& poll) {
     if ((u32)words[4] != block.header().signature) return mismatch(block, ENTERED, poll.rank, (u32)words[4]);
     block.shared.bases[2 * poll.rank + 0] = words[1] << 32 | (u32)words[0];
     block.shared.bases[2 * poll.rank + 1] = words[3] << 32 | (u32)words[2];
+    if constexpr (Packs::One::SCALES) block.shared.factors[poll.rank] = element_of(words[6] << 32 | (u32)words[5]);
 }
 
 } // namespace weft

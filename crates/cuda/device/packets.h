@@ -151,11 +151,11 @@ template <class S> struct Packets {
             while (!get_small(block, place, k, count, words) || (k == 0 && !has_head(place)))
                 if (block.failed || !continues(block, wait, ARRIVED, place.peer)) return false;
             end_wait(block, wait);
+            words = scale(words, i, part);
             if (inputs == 1) result = words;
             else partial = i == 0 ? Packs::start(words) : Packs::next(partial, words);
         }
         if (inputs > 1) result = Packs::end(partial);
-        if (Packs::One::FINISHES && part.finishes) result = Packs::finish(result, part.ranks);
         return true;
     }
 
@@ -177,10 +177,10 @@ template <class S> struct Packets {
             if constexpr (S::IS_FIXED) {
                 if (!combine_fixed(k, count, result)) return false;
                 WEFT_UNROLL
-                for (u32 o = 0; o < OUTPUTS; o++) store(out[o], k, count, result);
+                for (u32 o = 0; o < OUTPUTS; o++) store(out[o], k, count, finish(result, o, part));
             } else {
                 if (!combine_any(k, count, result)) return false;
-                for (u32 o = 0; o < records.shape.outputs(); o++) store(output(o), k, count, result);
+                for (u32 o = 0; o < records.shape.outputs(); o++) store(output(o), k, count, finish(result, o, part));
             }
         }
         return k > 0;

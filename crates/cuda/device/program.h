@@ -48,6 +48,7 @@ enum StepFlags : u32 {
     MESSAGES = 4, // Some of them are messages.
     FINISHES = 8, // Its result is the final one of a reduction, to be divided by the ranks if it is an average.
     RELAXED = 16, // Its posts release nothing but packets, which have been read when their flags have.
+    FINISHES_FIRST = 32, // The result is the final one for the first output only: others continue a scan with it.
 };
 // Polls (those for entries first), inputs, outputs and posts follow.
 struct Step {
@@ -97,7 +98,9 @@ struct CallHeader {
     u64 trace;         // Memory for a record of steps, or 0.
     u32 unit_elements; // Consecutive elements of a slice.
     u32 program_bytes;
-    u64 reserved;
+    u32 combined; // How many ranks' inputs a final result combines; of a scan, that of this rank.
+    u32 reserved[3];
+    u64 factor; // This rank's factor of a pre-multiplied sum, in the low bits.
 };
 
 struct alignas(16) Call {

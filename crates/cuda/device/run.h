@@ -52,6 +52,7 @@ WEFT_DEVICE void run(const Call& call, Shared& shared) {
     // These loads do not wait for each other.
     block.tile = block.tiles = load_relaxed(block.tiles_run());
     copy_program(block);
+    if (Packs::One::SCALES && thread_index() == 0) shared.factors[header.rank] = element_of(header.factor);
     // A call that has failed ends later ones before they announce their buffers.
     if (thread_index() == 0 && load_relaxed((const u64*)header.failure) != 0) block.failed = true;
     if (agree(block)) {

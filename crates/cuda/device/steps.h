@@ -104,7 +104,9 @@ template <class S> WEFT_DEVICE bool run_step(Block& block, u64 tile, u32 at, u32
     if ((shape.polls() > 0 || shape.has(PACKETS)) && agree(block)) return false;
     bool is_due = false;
     if (shape.has(MOVES)) {
-        const Part part = {step.elements, (u64)call.slices * call.unit_elements, call.unit_elements, block.slice, shape.has(FINISHES), call.ranks};
+        const u32 finished = shape.has(FINISHES) ? shape.outputs() : shape.has(FINISHES_FIRST) ? 1 : 0;
+        Part part = {step.elements, (u64)call.slices * call.unit_elements, call.unit_elements, block.slice, finished, call.combined, nullptr, nullptr};
+        if constexpr (Packs::One::SCALES) part.inputs = &records.input(0), part.factors = block.shared.factors;
 #ifdef WEFT_TRACE
         if (shape.has(PACKETS)) {
             (void)check_heads(block, records, false);

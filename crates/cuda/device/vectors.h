@@ -14,36 +14,66 @@ constexpr u32 PACK = 16 / sizeof(Element); // Elements of 16 bytes; all types di
 WEFT_COLD u64 divide_long(u64 a, u64 b) { return a / b; }
 WEFT_DEVICE u64 divide(u64 a, u64 b) { return (a | b) >> 32 == 0 ? (u32)a / (u32)b : divide_long(a, b); }
 
+// The element in the low bits. Factors have at most 8 bytes.
+WEFT_DEVICE Element element_of(u64 bits) { return Packs::element(Words{{(u32)bits, (u32)(bits >> 32), 0, 0}}, 0); }
+
 // The elements of a step that belong to this block: units of `unit` elements, `step` elements apart.
 struct Part {
     u64 elements;
     u64 step;
     u32 unit, slice;
-    bool finishes;
-    u32 ranks;
+    u32 finished; // How many outputs, from the first on, get a final result; others get it before an average is divided.
+    u32 combined; // The ranks that it combines.
+    // Of a pre-multiplied sum: the records of the inputs, and the factors by rank.
+    const Operand* inputs;
+    const Element* factors;
 };
 
-template <u32 INPUTS> WEFT_DEVICE Words reduce(const Words (&inputs)[INPUTS], const Part& part) {
-    Words words = inputs[0];
-    if constexpr (INPUTS > 1) {
-        auto partial = Packs::start(inputs[0]);
-        WEFT_UNROLL
-        for (u32 i = 1; i < INPUTS; i++) partial = Packs::next(partial, inputs[i]);
-        words = Packs::end(partial);
+// Elements of input `i`, multiplied by the factor of their rank if they are what its user has stored.
+WEFT_DEVICE Words scale(Words words, u32 i, const Part& part) {
+    if constexpr (Packs::One::SCALES) {
+        const Operand& operand = part.inputs[i];
+        if (operand.kind == INPUT || operand.kind == PEER_INPUT) return Packs::scale(words, part.factors[operand.index]);
     }
-    return Packs::One::FINISHES && part.finishes ? Packs::finish(words, part.ranks) : words;
+    (void)i, (void)part;
+    return words;
+}
+WEFT_DEVICE Element scale(Element value, u32 i, const Part& part) {
+    if constexpr (Packs::One::SCALES) {
+        const Operand& operand = part.inputs[i];
+        if (operand.kind == INPUT || operand.kind == PEER_INPUT) return Packs::One::scale(value, part.factors[operand.index]);
+    }
+    (void)i, (void)part;
+    return value;
+}
+
+// The result of a step for its output `o`.
+WEFT_DEVICE Words finish(Words words, u32 o, const Part& part) {
+    return Packs::One::FINISHES && o < part.finished ? Packs::finish(words, part.combined) : words;
+}
+WEFT_DEVICE Element finish(Element value, u32 o, const Part& part) {
+    return Packs::One::FINISHES && o < part.finished ? Packs::One::finish(value, part.combined) : value;
+}
+
+template <u32 INPUTS> WEFT_DEVICE Words reduce(const Words (&inputs)[INPUTS], const Part& part) {
+    const Words first = scale(inputs[0], 0, part);
+    if constexpr (INPUTS == 1) return first;
+    auto partial = Packs::start(first);
+    WEFT_UNROLL
+    for (u32 i = 1; i < INPUTS; i++) partial = Packs::next(partial, scale(inputs[i], i, part));
+    return Packs::end(partial);
 }
 
 // `get` returns the elements of the inputs.
 template <class Get> WEFT_DEVICE Element reduce_any(Get get, u32 count, const Part& part) {
-    Element value = get(0);
+    Element value = scale(get(0), 0, part);
     if (count > 1) {
         auto partial = Packs::One::load(value);
         WEFT_NO_UNROLL
-        for (u32 i = 1; i < count; i++) partial = Packs::One::combine(partial, Packs::One::load(get(i)));
+        for (u32 i = 1; i < count; i++) partial = Packs::One::combine(partial, Packs::One::load(scale(get(i), i, part)));
         value = Packs::One::store(partial);
     }
-    return Packs::One::FINISHES && part.finishes ? Packs::One::finish(value, part.ranks) : value;
+    return value;
 }
 
 // Any number of operands, at any address.
@@ -54,7 +84,7 @@ WEFT_COLD void move_any(const Part& part, const Span* in, u32 inputs, const Span
         for (u32 at = thread_index(); at < length; at += thread_count()) {
             auto get = [&](u32 i) { return ((const Element*)(in[i].first + k * in[i].stride))[at]; };
             Element result = reduce_any(get, inputs, part);
-            for (u32 o = 0; o < outputs; o++) ((Element*)(out[o].first + k * out[o].stride))[at] = result;
+            for (u32 o = 0; o < outputs; o++) ((Element*)(out[o].first + k * out[o].stride))[at] = finish(result, o, part);
         }
     }
 }
@@ -99,7 +129,7 @@ template <u32 INPUTS, u32 OUTPUTS, bool MESSAGES> struct Vectors {
         for (u32 u = 0; u < UNITS; u++) {
             Words words = reduce(v[u], part);
             WEFT_UNROLL
-            for (u32 o = 0; o < OUTPUTS; o++) store_streamed(at(out[o], u), words);
+            for (u32 o = 0; o < OUTPUTS; o++) store_streamed(at(out[o], u), finish(words, o, part));
         }
         MESSAGES ? unit += UNITS : offset += UNITS * stride;
     }
@@ -120,7 +150,7 @@ template <u32 INPUTS, u32 OUTPUTS, bool MESSAGES> WEFT_DEVICE void move_vectors(
     for (u32 e = 0; e < own.rest; e++) {
         Element result = reduce_any([&](u32 i) { return ((const Element*)vectors.at(in[i], 0))[e]; }, INPUTS, part);
         WEFT_NO_UNROLL
-        for (u32 o = 0; o < OUTPUTS; o++) ((Element*)vectors.at(out[o], 0))[e] = result;
+        for (u32 o = 0; o < OUTPUTS; o++) ((Element*)vectors.at(out[o], 0))[e] = finish(result, o, part);
     }
 }
 

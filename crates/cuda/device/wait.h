@@ -24,6 +24,7 @@ struct Shared {
 #endif
     u64 bases[2 * RANKS_MAX];           // Input and output of every peer whose entry has arrived.
     Span spans[2][2 * OPERANDS_MAX];    // Of this step and the one before, which slow threads still use.
+    SelectedPack::Storage factors[SelectedReduction::SCALES ? RANKS_MAX : 1]; // Of this rank, and of every peer whose entry has arrived.
 };
 
 // What a block reports of itself. Passed by value: a block whose address is taken would leave the registers.

@@ -5,6 +5,54 @@ use weftlink_plan::{Aliasing, Collective, DataType, Plan, Reduction};
 use crate::driver::DeviceAddress;
 use crate::program::Spread;
 
+/// How a call combines elements. A [`Reduction`] is one, except a pre-multiplied sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operation {
+    pub(crate) reduction: Reduction,
+    factor: Option<Factor>,
+}
+
+/// The bytes of an element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Factor {
+    bytes: [u8; FACTOR_BYTES_MAX],
+    length: usize,
+}
+
+/// Ranks announce their factors with their buffers: an entry has room for 8 bytes.
+const FACTOR_BYTES_MAX: usize = 8;
+
+impl Operation {
+    /// The sum of the ranks' inputs, each multiplied by a factor of its rank, of which these are the bytes; nothing if they are more than 8.
+    pub fn premultiplied_sum(factor: &[u8]) -> Option<Operation> {
+        let mut bytes = [0; FACTOR_BYTES_MAX];
+        bytes.get_mut(..factor.len())?.copy_from_slice(factor);
+        let factor = Some(Factor { bytes, length: factor.len() });
+        Some(Operation { reduction: Reduction::PremultipliedSum, factor })
+    }
+
+    /// The factor as a parameter of a kernel, or why it does not fit the call.
+    pub(crate) fn factor_of(self, key: &Key) -> Result<u64, String> {
+        if key.reduction != Reduction::PremultipliedSum {
+            return Ok(0);
+        }
+        let (name, size) = (key.data_type.name(), key.data_type.bytes());
+        match self.factor {
+            Some(Factor { bytes, length }) if length == size => Ok(u64::from_le_bytes(bytes)),
+            Some(Factor { length, .. }) => {
+                Err(format!("the factor has {length} bytes, and an element of {name} has {size}"))
+            }
+            None => Err("a pre-multiplied sum needs a factor: use `Operation::premultiplied_sum`".to_owned()),
+        }
+    }
+}
+
+impl From<Reduction> for Operation {
+    fn from(reduction: Reduction) -> Operation {
+        Operation { reduction, factor: None }
+    }
+}
+
 /// The arguments of a call, except its buffers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
@@ -47,18 +95,11 @@ impl Key {
             let (data_type, reduction) = moved_as(data_type);
             return Ok(Key { count, data_type, reduction, aliasing });
         }
-        let is_scan = matches!(plan.collective, Collective::Scan | Collective::ExclusiveScan);
-        let finishes = matches!(
-            reduction,
-            Reduction::Average | Reduction::LogicalAnd | Reduction::LogicalOr | Reduction::LogicalXor
-        );
-        if matches!(reduction, Reduction::PremultipliedSum | Reduction::UserDefined { .. })
-            || is_scan && finishes
-        {
-            return Err(format!("{reduction:?} is not supported on GPUs yet"));
-        }
         if !reduction.is_for(data_type.kind()) {
-            return Err(format!("{reduction:?} is not defined for {}", data_type.name()));
+            return Err(format!("{reduction} is not defined for {}", data_type.name()));
+        }
+        if !is_for_gpus(reduction, data_type) {
+            return Err(format!("{reduction} of {} is not supported on GPUs", data_type.name()));
         }
         Ok(Key { count, data_type, reduction, aliasing })
     }
@@ -75,6 +116,15 @@ impl Key {
         hasher.write_u8(self.data_type as u8);
         hasher.write(format!("{:?}", self.reduction).as_bytes());
         hasher.finish() as u32
+    }
+}
+
+/// Whether GPUs combine elements of a type by an operation that is defined for it: not by functions of the host, nor with long factors.
+pub fn is_for_gpus(reduction: Reduction, data_type: DataType) -> bool {
+    match reduction {
+        Reduction::UserDefined { .. } => false,
+        Reduction::PremultipliedSum => data_type.bytes() <= FACTOR_BYTES_MAX,
+        _ => true,
     }
 }
 
@@ -122,6 +172,8 @@ fn aliasing_of(
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
     use super::*;
 
     #[test]
@@ -151,6 +203,22 @@ mod tests {
             assert_eq!(aliasing_of(&collective, 1, 4, 64, buffers), expected, "{collective} {buffers:?}");
         }
         assert_eq!(aliasing_of(&AllGather, 1, 4, 0, [1000, 1000]), Some(OutOfPlace));
+    }
+
+    #[test]
+    fn a_factor_has_the_size_of_an_element() {
+        let plan = weftlink_plan::Algorithm::Exchange.flat(&Collective::AllReduce, 2, 1).unwrap();
+        let key = |data_type, reduction| Key::new(&plan, 0, [4096, 8192], 16, data_type, reduction).unwrap();
+        let f32s = key(DataType::F32, Reduction::PremultipliedSum);
+        assert_eq!(Operation::from(Reduction::Sum).factor_of(&key(DataType::F32, Reduction::Sum)), Ok(0));
+        assert!(Operation::from(Reduction::PremultipliedSum).factor_of(&f32s).is_err());
+        assert_eq!(Operation::premultiplied_sum(&[1; 9]), None);
+        let sum = Operation::premultiplied_sum(&2.0_f32.to_ne_bytes()).unwrap();
+        assert_eq!(sum.factor_of(&f32s), Ok(0x4000_0000));
+        let refused = sum.factor_of(&key(DataType::F64, Reduction::PremultipliedSum)).unwrap_err();
+        assert!(refused.contains("has 4 bytes"), "{refused}");
+        let of = |data_type| Key::new(&plan, 0, [4096, 8192], 16, data_type, Reduction::PremultipliedSum);
+        assert!(of(DataType::Complex64).is_ok() && of(DataType::Complex128).is_err());
     }
 
     #[test]

@@ -1,13 +1,16 @@
 //! The cases that every backend must pass, as tests of device programs run them: their types and buffers.
 //!
 //! Programs depend on the size of elements and not on their arithmetic, which `tests/types.rs` compares with the CPU's. So each case runs
-//! with a type that stands for all types of its size, and with that type's operation.
+//! with a type that stands for all types of its size, and with an operation that stands for those of its family.
 
-use weftlink_plan::{Aliasing, Collective, DataType, Reduction};
-use weftlink_testkit::cases::values::input;
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use weftlink_plan::{Aliasing, DataType, Reduction};
+use weftlink_testkit::cases::values::{Value, factor, input};
 use weftlink_testkit::cases::{Case, Counts};
+use weftlink_testkit::with_type;
 
-use crate::records;
+use crate::{Operation, is_for_gpus, records};
 
 /// Bytes on either side of a buffer that no rank may touch.
 const MARGIN: usize = 64;
@@ -15,21 +18,61 @@ const CANARY: u8 = 0xa5;
 /// Cases with longer blocks have more of the same tiles.
 const COUNT_MAX: usize = 3_000;
 
-/// The type and the operation that stand for all types of a size.
-pub(crate) fn representative(bytes: usize, is_scan: bool) -> (DataType, Reduction) {
-    match bytes {
-        4 if is_scan => (DataType::F32, Reduction::Sum),
-        1 => (DataType::U8, Reduction::Sum),
-        2 => (DataType::Bf16, Reduction::Sum),
-        4 => (DataType::F32, Reduction::Average),
-        8 => (DataType::F64, Reduction::Maximum),
-        16 => (DataType::Complex128, Reduction::Sum),
-        _ => unreachable!("no type has {bytes} bytes"),
+/// What an operation does beside combining elements, which is what programs depend on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Family {
+    Plain,
+    /// Changes results, as an average does.
+    Finishing,
+    /// Multiplies inputs.
+    Scaling,
+}
+
+impl Family {
+    fn of(reduction: Reduction) -> Family {
+        match reduction {
+            Reduction::PremultipliedSum => Family::Scaling,
+            Reduction::Average | Reduction::LogicalAnd | Reduction::LogicalOr | Reduction::LogicalXor => {
+                Family::Finishing
+            }
+            _ => Family::Plain,
+        }
     }
 }
 
-pub(crate) fn is_scan(collective: &Collective) -> bool {
-    matches!(collective, Collective::Scan | Collective::ExclusiveScan)
+/// The type and the operation that stand for all types of a size and all operations of a family.
+pub(crate) fn representative(bytes: usize, family: Family) -> (DataType, Reduction) {
+    let data_type = match bytes {
+        1 => DataType::U8,
+        2 => DataType::Bf16,
+        4 => DataType::F32,
+        8 => DataType::F64,
+        16 => DataType::Complex128,
+        _ => unreachable!("no type has {bytes} bytes"),
+    };
+    let reduction = match (family, data_type) {
+        (Family::Plain, DataType::F64) => Reduction::Maximum,
+        (Family::Plain, _) => Reduction::Sum,
+        (Family::Finishing, DataType::U8) => Reduction::LogicalXor,
+        (Family::Finishing, _) => Reduction::Average,
+        (Family::Scaling, _) => Reduction::PremultipliedSum,
+    };
+    (data_type, reduction)
+}
+
+/// The family of a case's operation.
+pub(crate) fn family_of(case: &Case) -> Family {
+    case.reduction.map_or(Family::Plain, Family::of)
+}
+
+/// The operation of a rank's call.
+pub(crate) fn operation_of(case: &Case, rank: u32) -> Operation {
+    if family_of(case) != Family::Scaling {
+        return case.reduction.unwrap_or(Reduction::Sum).into();
+    }
+    let mut bytes = Vec::new();
+    with_type!(case.data_type, T => factor::<T>(rank).write(&mut bytes));
+    Operation::premultiplied_sum(&bytes).unwrap()
 }
 
 /// The case with the type and operation that stand for its own; nothing if it is not for a device program.
@@ -42,8 +85,8 @@ pub(crate) fn adapted(case: Case) -> Option<Case> {
     if case.reduction.is_none() {
         return (case.data_type.bytes() == 1).then_some(case);
     }
-    let (data_type, reduction) = representative(case.data_type.bytes(), is_scan(&case.collective));
-    Some(Case { data_type, reduction: Some(reduction), ..case })
+    let (data_type, reduction) = representative(case.data_type.bytes(), family_of(&case));
+    is_for_gpus(reduction, data_type).then_some(Case { data_type, reduction: Some(reduction), ..case })
 }
 
 /// The buffers of a rank, with margins.

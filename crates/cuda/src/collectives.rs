@@ -11,7 +11,7 @@ use weftlink_plan::{Aliasing, Collective, DataType, Reduction, Verified};
 
 use crate::choose::{Choice, choose};
 use crate::driver::{Context, Device, DeviceAddress, Stream};
-use crate::{Communicator, Error, PlanId};
+use crate::{Communicator, Error, Operation, PlanId};
 
 /// A communicator that chooses plans.
 #[derive(Debug)]
@@ -147,10 +147,10 @@ impl Collectives {
         buffers: [DeviceAddress; 2],
         count: usize,
         data_type: DataType,
-        reduction: Reduction,
+        operation: impl Into<Operation>,
     ) -> Result<(), Error> {
         // SAFETY: as the caller promises.
-        unsafe { self.communicator.run(plan.id, stream, buffers, count, data_type, reduction) }
+        unsafe { self.communicator.run(plan.id, stream, buffers, count, data_type, operation) }
     }
 
     /// Enqueues a collective on a stream: `count` elements of a block, input and output as in NCCL. All ranks make the same calls in the
@@ -166,11 +166,11 @@ impl Collectives {
         buffers: [DeviceAddress; 2],
         count: usize,
         data_type: DataType,
-        reduction: Reduction,
+        operation: impl Into<Operation>,
     ) -> Result<(), Error> {
         let plan = self.plan_of(collective, count, data_type)?;
         // SAFETY: as the caller promises.
-        unsafe { self.run(&plan, stream, buffers, count, data_type, reduction) }
+        unsafe { self.run(&plan, stream, buffers, count, data_type, operation) }
     }
 }
 

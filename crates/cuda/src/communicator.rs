@@ -12,7 +12,7 @@ use weftlink_bootstrap::Bootstrap;
 use weftlink_plan::{Aliasing, DataType, Reduction, Shape, Verified};
 
 use crate::Error;
-use crate::call::Key;
+use crate::call::{Key, Operation};
 use crate::driver::{
     Capture, Context, Device, DeviceAddress, DeviceBuffer, DeviceMemory, Event, Launch, Parameters,
     RelaxedCapture, Stream,
@@ -271,9 +271,13 @@ impl Communicator {
         [input, output]: [DeviceAddress; 2],
         count: usize,
         data_type: DataType,
-        reduction: Reduction,
+        operation: impl Into<Operation>,
     ) -> Result<(), Error> {
-        let key = self.prepare_call(plan, [input, output], count, data_type, reduction)?;
+        let operation: Operation = operation.into();
+        let key = self.prepare_call(plan, [input, output], count, data_type, operation.reduction)?;
+        let factor = operation
+            .factor_of(&key)
+            .map_err(|why| Error::Misuse { attempt: "run a plan".to_owned(), why })?;
         if let Some(why) = self.failure() {
             return Err(Error::Failed { why });
         }
@@ -294,6 +298,7 @@ impl Communicator {
             abort,
             reports,
             timeout_ns: self.call_timeout.as_nanos() as u64,
+            factor,
             ..prepared.program.header
         };
         let mut call = [0_u8; CALL_BYTES];
@@ -426,8 +431,11 @@ impl Communicator {
         let compiler = &loaded.compiler;
         let spread = self.spread(compiler, key);
         let shape = shape_of(key);
-        let program = compiler.compile(&shape, spread, &loaded.shared.arenas).map_err(|why| {
-            Error::Misuse { attempt: format!("run {}", compiler.plan().name), why: why.to_string() }
+        let checked = compiler.check(key.reduction);
+        let compiled = checked.and_then(|()| compiler.compile(&shape, spread, &loaded.shared.arenas));
+        let program = compiled.map_err(|why| Error::Misuse {
+            attempt: format!("run {}", compiler.plan().name),
+            why: why.to_string(),
         })?;
         let specialisation = Specialisation {
             data_type: key.data_type,

@@ -15,7 +15,7 @@ use weftlink_plan::{Collective, Reduction, Verified, verify};
 use weftlink_testkit::cases::values::expected;
 use weftlink_testkit::cases::{Case, Counts, cases_of};
 
-use crate::cases::{Buffers, adapted};
+use crate::cases::{Buffers, adapted, operation_of};
 use crate::driver::{Context, DeviceAddress, DeviceBuffer, DeviceMemory, Driver, Stream};
 use crate::{Communicator, Memory, PlanId};
 
@@ -67,8 +67,9 @@ impl Ranks {
         }
         for (rank, OnGpu { addresses, .. }) in on_gpu.iter().enumerate() {
             let (comm, stream) = (&mut self.comms[rank], &self.streams[rank]);
+            let operation = operation_of(case, rank as u32);
             // SAFETY: the buffers live until all streams are done.
-            unsafe { comm.run(plans[rank], stream, *addresses, count, case.data_type, reduction).unwrap() };
+            unsafe { comm.run(plans[rank], stream, *addresses, count, case.data_type, operation).unwrap() };
         }
         self.streams.iter().for_each(|stream| stream.synchronize().unwrap());
         for comm in &self.comms {

@@ -8,7 +8,7 @@
 mod faults;
 mod readers;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::process::Command;
@@ -21,7 +21,8 @@ use weftlink_testkit::cases::values::expected;
 use weftlink_testkit::cases::{By, Case, Counts, cases_of};
 use weftlink_testkit::trace::replay;
 
-use crate::cases::{Buffers, adapted, is_scan, representative};
+use crate::call::Key;
+use crate::cases::{Buffers, Family, adapted, family_of, operation_of, representative};
 use crate::program::{Arenas, Compiler, Program, Sequences, Spread, Unfit};
 use crate::records::{self, CALL_BYTES};
 use crate::source::Specialisation;
@@ -71,18 +72,18 @@ struct Library {
 
 impl Library {
     /// The device code for elements of a size, compiled for the host.
-    fn of(bytes: usize, is_scan: bool, build: Build) -> &'static Library {
-        static LIBRARIES: [[OnceLock<Library>; 5]; 6] = [const { [const { OnceLock::new() }; 5] }; 6];
-        LIBRARIES[2 * build as usize + usize::from(is_scan)][bytes.ilog2() as usize].get_or_init(|| {
-            let (data_type, reduction) = representative(bytes, is_scan);
+    fn of(bytes: usize, family: Family, build: Build) -> &'static Library {
+        static LIBRARIES: [[OnceLock<Library>; 5]; 9] = [const { [const { OnceLock::new() }; 5] }; 9];
+        LIBRARIES[3 * build as usize + family as usize][bytes.ilog2() as usize].get_or_init(|| {
+            let (data_type, reduction) = representative(bytes, family);
             let (sequences, is_in_shared, is_one_gpu) = (Sequences::none(), build != Build::Traced, true);
             Library::new(&Specialisation { data_type, reduction, sequences, is_in_shared, is_one_gpu }, build)
         })
     }
 
     /// The kernel of one program, as on a GPU.
-    fn fixed(program: &Program, bytes: usize, is_scan: bool) -> &'static Library {
-        let (data_type, reduction) = representative(bytes, is_scan);
+    fn fixed(program: &Program, bytes: usize, family: Family) -> &'static Library {
+        let (data_type, reduction) = representative(bytes, family);
         let Program { sequences, is_in_shared, .. } = program.clone();
         let kernel = Specialisation { data_type, reduction, sequences, is_in_shared, is_one_gpu: true };
         Box::leak(Box::new(Library::new(&kernel, Build::Fixed)))
@@ -201,6 +202,8 @@ impl Ranks {
             .zip(&arenas)
             .map(|((compiler, shape), arenas)| compiler.compile(shape, spread, arenas))
             .collect();
+        let reduction = case.reduction.unwrap_or(Reduction::Sum);
+        self.compilers[0].check(reduction).unwrap_or_else(|why| panic!("{case}: {why}"));
         let programs = match compiled {
             // A plan that reads peers' buffers needs lengths that only the peers know.
             Err(Unfit::Length) => return false,
@@ -214,8 +217,10 @@ impl Ranks {
         let calls: Vec<Vec<u128>> = (0..case.ranks as usize)
             .map(|rank| {
                 let program = &programs[rank];
+                let key = Key { count: 0, data_type: case.data_type, reduction, aliasing: case.aliasing };
                 let header = records::CallHeader {
                     signature: number as u32,
+                    factor: operation_of(case, rank as u32).factor_of(&key).unwrap(),
                     input: views[rank].input,
                     output: views[rank].output,
                     program: program.bytes.as_ptr().addr() as u64,
@@ -236,10 +241,10 @@ impl Ranks {
             Build::Sanitized if !fits_in_shared => return false,
             build => build,
         };
-        let is_scan = is_scan(&case.collective);
+        let family = family_of(case);
         let library = |program: &Program| match build {
-            Build::Fixed => Library::fixed(program, size, is_scan),
-            build => Library::of(size, is_scan, build),
+            Build::Fixed => Library::fixed(program, size, family),
+            build => Library::of(size, family, build),
         };
         let libraries: Vec<_> = programs.iter().map(library).collect();
         let launches: Vec<_> = std::iter::zip(&libraries, std::iter::zip(&calls, &programs))
@@ -325,6 +330,7 @@ fn shape(case: &Case, rank: u32, longest: usize) -> Shape {
 fn run_cases(collective: &str, build: Build, stride: usize) {
     let mut groups: BTreeMap<String, Ranks> = BTreeMap::new();
     let mut count = 0;
+    let (mut families, mut reduces) = (BTreeSet::new(), false);
     for (number, case) in (0..).zip(cases_of(collective)).step_by(stride) {
         let Some(case) = adapted(case) else { continue };
         let Some(Ok(plan)) = case.plan() else { continue };
@@ -332,10 +338,14 @@ fn run_cases(collective: &str, build: Build, stride: usize) {
         let ranks = groups.entry(key).or_insert_with(|| Ranks::new(&verify(plan).unwrap(), build));
         // Calls follow each other on most plans anyway; some are repeated at once.
         let times = if number % 4 == 0 { 2 } else { 1 };
-        count += (0..times).filter(|_| ranks.run(&case, number)).count();
+        let ran = (0..times).filter(|_| ranks.run(&case, number)).count();
+        count += ran;
+        reduces |= case.reduction.is_some();
+        families.extend((ran > 0).then(|| family_of(&case)));
     }
     println!("{collective}: {count} calls");
     assert!(count * stride > 5, "{collective}: {count} calls");
+    assert!(stride > 1 || !reduces || families.len() == 3, "{collective}: only {families:?}");
 }
 
 macro_rules! collectives {
@@ -367,17 +377,22 @@ collectives! {
 /// Steps without packets, too, in plans that have packets.
 #[test]
 fn kernels_with_fixed_shapes_pass_cases_with_packets() {
-    for collective in ["exclusive-scan", "all-to-all", "all-reduce"] {
+    for (collective, family) in [
+        ("exclusive-scan", Family::Finishing),
+        ("exclusive-scan", Family::Scaling),
+        ("all-to-all", Family::Plain),
+        ("all-reduce", Family::Finishing),
+        ("all-reduce", Family::Scaling),
+    ] {
         let is_short = |case: &Case| case.ranks == 3 && matches!(case.counts, Counts::Even(64..));
         let has_packets = |case: &Case| matches!(case.by, By::Algorithm { packets: true, .. });
-        let cases =
+        let is_one = |case: &Case| is_short(case) && has_packets(case) && family_of(case) == family;
+        let mut cases =
             (0..).zip(cases_of(collective)).filter_map(|(number, case)| Some((number, adapted(case)?)));
-        let mut count = 0;
-        for (number, case) in cases.filter(|(_, case)| is_short(case) && has_packets(case)).take(2) {
-            let mut ranks = Ranks::new(&verify(case.plan().unwrap().unwrap()).unwrap(), Build::Fixed);
-            count += (0..5).filter(|_| ranks.run(&case, number)).count();
-        }
-        assert!(count == 10, "{collective}: {count} calls");
+        let (number, case) = cases.find(|(_, case)| is_one(case)).unwrap();
+        let mut ranks = Ranks::new(&verify(case.plan().unwrap().unwrap()).unwrap(), Build::Fixed);
+        let count = (0..5).filter(|_| ranks.run(&case, number)).count();
+        assert!(count == 5, "{case}: {count} calls");
     }
 }
 

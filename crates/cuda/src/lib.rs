@@ -33,7 +33,7 @@ mod staging;
 mod versions;
 
 pub use arena::adapted;
-pub use call::in_one_buffer;
+pub use call::{Operation, in_one_buffer, is_for_gpus};
 pub use choose::{Choice, choose};
 pub use collectives::{Collectives, LoadedPlan};
 pub use communicator::{Communicator, PlanId};

@@ -13,10 +13,10 @@ use std::collections::BTreeSet;
 use weftlink_plan::collective::Promise;
 use weftlink_plan::domain::chunks::{Origin, origins_of_steps};
 use weftlink_plan::plan::{Buffer, Input, Lane, Op, Output, Place, Step, Wait};
-use weftlink_plan::{Blocks, Shape, Verified};
+use weftlink_plan::{Blocks, Collective, Reduction, Shape, Verified};
 
 use crate::arena::{Arena, FifoKey, slots_for, steps_of};
-use crate::contributions::contributions_of_steps;
+use crate::contributions::Results;
 use crate::records::{self, CALL_BYTES, RANKS_MAX, SHARED_BYTES};
 pub(crate) use sequences::Sequences;
 use steps::{Draft, LaneCompiler, push};
@@ -28,13 +28,25 @@ pub(crate) struct Compiler {
     pub(crate) arena: Arena,
     rank: u32,
     origins: Vec<Vec<Option<Origin>>>,
-    contributions: Vec<Vec<u32>>,
+    /// By lane and the order of steps.
+    finishing: Vec<Vec<Finishing>>,
+    can_finish: bool,
+    can_scale: bool,
     /// The ranks that wait for each counter of this rank.
     waiters: Vec<BTreeSet<u32>>,
     /// How often each rank signals each counter in a tile.
     per_tile: Vec<Vec<u32>>,
     /// Whether some rank waits for this rank's entry.
     announces: bool,
+}
+
+/// The outputs of a step that get a final result of a reduction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Finishing {
+    None,
+    All,
+    /// Only this rank's output buffer.
+    Output,
 }
 
 /// How a call is spread over blocks.
@@ -96,6 +108,12 @@ pub(crate) enum Unfit {
         /// The operands of the step.
         operands: usize,
     },
+    /// The plan is not made for the operation.
+    #[error("the plan reads buffers that {reduction} changes; choose another algorithm")]
+    Operation {
+        /// The operation.
+        reduction: Reduction,
+    },
     /// The plan uses a switch.
     #[error("the plan uses a switch that reduces or multicasts")]
     Switch,
@@ -114,7 +132,17 @@ impl Compiler {
         let arena = Arena::new(&plan, slices_max);
         let own = rank as usize;
         let origins = origins_of_steps(&plan).swap_remove(own);
-        let contributions = contributions_of_steps(&plan).swap_remove(own);
+        let results = Results::of(&plan);
+        let lanes = plan.programs[own].lanes.iter().enumerate();
+        let finishing = lanes
+            .map(|(number, lane)| {
+                let steps = steps_of(lane).enumerate();
+                steps
+                    .map(|(ordinal, step)| finishing_of(&plan, &results, [own, number, ordinal], &step))
+                    .collect()
+            })
+            .collect();
+        let (can_finish, can_scale) = (results.can_finish, results.can_scale);
         let mut waiters = vec![BTreeSet::new(); plan.counters as usize];
         let mut per_tile = vec![vec![0; plan.counters as usize]; plan.ranks as usize];
         let mut announces = false;
@@ -135,7 +163,18 @@ impl Compiler {
                 }
             }
         }
-        Compiler { plan, arena, rank, origins, contributions, waiters, per_tile, announces }
+        Compiler {
+            plan,
+            arena,
+            rank,
+            origins,
+            finishing,
+            can_finish,
+            can_scale,
+            waiters,
+            per_tile,
+            announces,
+        }
     }
 
     pub(crate) fn has_packets(&self) -> bool {
@@ -204,6 +243,7 @@ impl Compiler {
             lanes: lanes.len() as u32,
             slices,
             announces: u32::from(self.announces),
+            combined: self.combined(),
             fifos: fifos as u32,
             lists: lists as u32,
             tiles: tiles as u64,
@@ -286,21 +326,51 @@ impl Compiler {
         }
     }
 
-    /// Whether a step that combines the inputs of this many ranks yields a final result.
-    fn completes(&self, step: &Step<u32>, contributions: u32) -> bool {
-        let is_all = |promise: &Promise| matches!(promise, Promise::Reduction { below, .. } if *below == self.plan.ranks);
-        let (collective, ranks) = (&self.plan.collective, self.plan.ranks);
-        let reduces = (0..ranks)
-            .find_map(|rank| collective.promise(rank, ranks, 0))
-            .is_some_and(|promise| is_all(&promise));
-        let is_first = match step.op {
-            Op::Reduce => true,
-            // The only rank copies its input.
-            Op::Copy => {
-                ranks == 1 && matches!(step.inputs[..], [Input::Local(Place { buffer: Buffer::Input, .. })])
+    /// How many ranks' inputs a final result combines; of a scan, that of this rank.
+    fn combined(&self) -> u32 {
+        match self.plan.collective.promise(self.rank, self.plan.ranks, 0) {
+            Some(Promise::Reduction { below, .. }) => below,
+            _ => self.plan.ranks,
+        }
+    }
+
+    /// Whether calls can use an operation.
+    pub(crate) fn check(&self, reduction: Reduction) -> Result<(), Unfit> {
+        let is_fit = match reduction {
+            Reduction::PremultipliedSum => self.can_scale,
+            Reduction::Average | Reduction::LogicalAnd | Reduction::LogicalOr | Reduction::LogicalXor => {
+                self.can_finish
             }
-            Op::Sync => false,
+            _ => true,
         };
-        reduces && is_first && contributions == ranks
+        if is_fit { Ok(()) } else { Err(Unfit::Operation { reduction }) }
+    }
+}
+
+/// Which outputs of a step of this rank, lane and order get a final result.
+fn finishing_of(
+    plan: &Verified,
+    results: &Results,
+    [rank, lane, ordinal]: [usize; 3],
+    step: &Step<u32>,
+) -> Finishing {
+    if results.finals.contains(&(rank as u32, lane as u32, ordinal as u32)) {
+        return Finishing::Output;
+    }
+    let (collective, ranks) = (&plan.collective, plan.ranks);
+    let is_scan = matches!(collective, Collective::Scan | Collective::ExclusiveScan);
+    let is_first = match step.op {
+        Op::Reduce => true,
+        // The only rank copies its input.
+        Op::Copy => {
+            ranks == 1 && matches!(step.inputs[..], [Input::Local(Place { buffer: Buffer::Input, .. })])
+        }
+        Op::Sync => false,
+    };
+    let is_final = collective.reduces() && !is_scan && is_first;
+    if is_final && results.contributions[rank][lane][ordinal] == ranks {
+        Finishing::All
+    } else {
+        Finishing::None
     }
 }

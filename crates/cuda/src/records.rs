@@ -44,6 +44,7 @@ pub(crate) const PACKETS: u8 = 2;
 pub(crate) const MESSAGES: u8 = 4;
 pub(crate) const FINISHES: u8 = 8;
 pub(crate) const RELAXED: u8 = 16;
+pub(crate) const FINISHES_FIRST: u8 = 32;
 
 /// The constants of both languages, as the macros that `device/program.h` expects.
 pub(crate) fn macros() -> String {
@@ -92,7 +93,8 @@ records! {
         program: u64,
         control: u64, control_stride: u64, failure: u64, tiles_run: u64,
         abort: u64, reports: u64, timeout_ns: u64, trace: u64,
-        unit_elements: u32, program_bytes: u32, reserved: u64,
+        unit_elements: u32, program_bytes: u32, combined: u32, reserved: [u32; 3],
+        factor: u64,
     }
     /// What a block that waits long writes to host memory.
     struct Report {

@@ -117,6 +117,7 @@ mod tests {
             for &number in architectures {
                 let (data_type, reduction) = match number % 20 {
                     0 => (DataType::Bf16, Reduction::Average),
+                    9 => (DataType::F64, Reduction::PremultipliedSum),
                     _ => (DataType::F32, Reduction::Sum),
                 };
                 let is_one_gpu = number != 90;

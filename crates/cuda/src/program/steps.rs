@@ -6,7 +6,7 @@ use bytemuck::{Pod, bytes_of};
 use weftlink_plan::Blocks;
 use weftlink_plan::plan::{Buffer, Input, Lane, Op, Output, Place, Remote, Step, Wait};
 
-use super::{Arenas, Compiler, End, Unfit};
+use super::{Arenas, Compiler, End, Finishing, Unfit};
 use crate::arena::{FifoKey, steps_of};
 use crate::records::{self, OPERANDS_MAX};
 
@@ -115,13 +115,17 @@ impl LaneCompiler<'_> {
         if parts.inputs.len().max(parts.outputs.len()) > OPERANDS_MAX {
             return Err(Unfit::Operands { operands: parts.inputs.len().max(parts.outputs.len()) });
         }
-        let finishes = compiler.completes(step, compiler.contributions[self.number][ordinal]);
+        let finishing = compiler.finishing[self.number][ordinal];
+        if finishing == Finishing::Output {
+            parts.outputs.sort_by_key(|output| output.kind != records::OUTPUT);
+        }
         let has = |kind: u8| parts.inputs.iter().chain(&parts.outputs).any(|operand| operand.kind == kind);
         let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
         let flags = flag(step.op != Op::Sync && !parts.inputs.is_empty(), records::MOVES)
             | flag(has(records::PACKET), records::PACKETS)
             | flag(has(records::MESSAGE), records::MESSAGES)
-            | flag(finishes, records::FINISHES)
+            | flag(finishing == Finishing::All, records::FINISHES)
+            | flag(finishing == Finishing::Output, records::FINISHES_FIRST)
             | flag(!parts.releases_data, records::RELAXED);
         let Parts { mut entries, polls, inputs, outputs, posts, .. } = parts;
         let entered = entries.len();

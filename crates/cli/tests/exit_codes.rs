@@ -77,7 +77,7 @@ const MISUSE: &[(&str, &str)] = &[
     ("weft bench --gpu", "needs a collective: weft bench all-reduce --gpu"),
     ("weft bench all-reduce --gpu --stats", "calls of a graph are not timed one by one"),
     ("weft bench all-reduce --gpu -n 64", "--gpu takes up to 32 ranks"),
-    ("weft bench all-reduce --gpu -o mulsum", "not supported on GPUs"),
+    ("weft bench all-reduce --gpu -o mulsum -d complex128", "not supported on GPUs"),
     ("weft bench all-reduce --device 1", "--gpu"),
     ("weft bench all-reduce --gpu --device 0,1", "0,1"),
     (

@@ -82,6 +82,7 @@ fn measure(device: &Device, count: usize, options: &Options) {
                 count: bytes / 4,
                 data_type: DataType::F32,
                 reduction: Reduction::Sum,
+                factors: Vec::new(),
                 aliasing: Aliasing::OutOfPlace,
             };
             let checked = bytes.saturating_sub(CHECKED_MAX) / 4 * 4..bytes / 4 * 4;

@@ -4,10 +4,13 @@
 // Sets a variable of the environment.
 #![allow(unsafe_code)]
 
-const VARIABLE: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
-/// The most that CUDA has. One process uses them all: the pool that processes share exists under MPS only, and has about 120.
-const QUEUES: usize = 32;
-const QUEUES_BY_DEFAULT: usize = 8;
+/// The variable that sets how many queues a process has.
+pub const VARIABLE: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
+/// The most that CUDA gives to a process. One process uses them all: the pool that processes share exists under MPS only, and has about
+/// 120.
+pub const QUEUES_MAX: usize = 32;
+/// CUDA's default without MPS.
+pub const QUEUES_BY_DEFAULT: usize = 8;
 
 /// Gives this process as many queues as CUDA has, unless the user has set their number. To be called before the driver is loaded, while
 /// the process has one thread; returns whether it did something.
@@ -17,7 +20,7 @@ pub fn use_all() -> bool {
         return false;
     }
     // SAFETY: no other thread exists that could read the environment, and only this one could start some.
-    unsafe { std::env::set_var(VARIABLE, QUEUES.to_string()) };
+    unsafe { std::env::set_var(VARIABLE, QUEUES_MAX.to_string()) };
     true
 }
 
@@ -29,10 +32,10 @@ pub(crate) fn warn_if_few(ranks: usize) {
         tracing::warn!(
             target: "weft::fault",
             "{ranks} ranks share {queues} hardware queues, so calls launched one after the other may stall: set {VARIABLE} to {} before CUDA starts",
-            ranks.min(QUEUES)
+            ranks.min(QUEUES_MAX)
         );
     }
 }
 
 /// The most ranks of a process whose streams have a queue each.
-pub const RANKS_MAX: usize = QUEUES;
+pub const RANKS_MAX: usize = QUEUES_MAX;

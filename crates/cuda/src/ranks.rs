@@ -18,7 +18,7 @@ use crate::driver::{
     Context, Device, DeviceAddress, DeviceBuffer, DeviceMemory, Event, Graph, PinnedMemory, Stream,
 };
 use crate::reports::ELSEWHERE;
-use crate::{Error, queues};
+use crate::{Error, Operation, queues};
 
 /// What a rank's results are copied to, part by part.
 const STAGING_BYTES: usize = 8 << 20;
@@ -56,6 +56,8 @@ pub struct Call {
     pub data_type: DataType,
     /// How they are combined; without effect where nothing is.
     pub reduction: Reduction,
+    /// The bytes of each rank's factor in a pre-multiplied sum; empty for other operations.
+    pub factors: Vec<Vec<u8>>,
     /// In place, both buffers are the output buffer.
     pub aliasing: Aliasing,
 }
@@ -271,9 +273,12 @@ impl Rank {
     fn run(&mut self, call: &Call) -> Result<(), Error> {
         let buffers = self.buffers_of(call)?;
         let Call { plan, count, data_type, reduction, .. } = call;
+        let factor = call.factors.get(self.collectives.rank());
+        let operation = factor.and_then(|factor| Operation::premultiplied_sum(factor));
+        let operation = operation.unwrap_or((*reduction).into());
         // SAFETY: the buffers have all blocks of the call, as `buffers_of` checks for each rank before any of them runs, and live as long
         // as the ranks.
-        unsafe { self.collectives.run(plan, &self.stream, buffers, *count, *data_type, *reduction) }
+        unsafe { self.collectives.run(plan, &self.stream, buffers, *count, *data_type, operation) }
     }
 
     /// The addresses of a call's input and output.

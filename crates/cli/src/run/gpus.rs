@@ -12,6 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use weftlink_cuda::queues::{QUEUES_BY_DEFAULT, QUEUES_MAX, VARIABLE as QUEUES};
 use weftlink_knobs::variable;
 use weftlink_probe::{Folder, Tree};
 
@@ -20,14 +21,9 @@ use super::wire::Start;
 use crate::counted;
 
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
-const QUEUES: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
-/// The most queues that CUDA gives to a process.
-const QUEUES_MAX: usize = 32;
 /// Queues to divide among the ranks of a GPU. MPS failed with 128 on an H200 (driver 580).
 const QUEUES_OF_A_GPU: usize = 96;
 const QUEUES_OF_MPS: usize = 120;
-/// CUDA's default without MPS, with which programs are tested.
-const QUEUES_USUAL: usize = 8;
 /// The most processes that MPS admits to a GPU: 48 up to CUDA 13.0, 60 later.
 const MPS_PROCESSES_MAX: usize = 48;
 /// A driver without persistence mode initialises every GPU first, which takes seconds.
@@ -276,7 +272,8 @@ fn crowded(on_a_gpu: usize, mps: bool) -> Option<String> {
 /// What is wrong with the user's number of queues.
 fn queues_note(set: Option<&str>, on_a_gpu: usize, is_shared: bool) -> Option<String> {
     let queues: usize = set?.trim().parse().ok()?;
-    let enough = (QUEUES_OF_A_GPU / on_a_gpu).clamp(1, QUEUES_USUAL);
+    // Programs are tested with the default.
+    let enough = (QUEUES_OF_A_GPU / on_a_gpu).clamp(1, QUEUES_BY_DEFAULT);
     if queues < enough {
         return Some(format!(
             "{QUEUES}={queues} is low: a collective that waits for another rank blocks every stream on its hardware queue. If the \

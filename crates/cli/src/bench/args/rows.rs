@@ -1,9 +1,9 @@
 //! The rows of a job: collectives, element types, reductions, plans and kinds of memory, each at all sizes.
 
+use weftlink_cuda::is_for_gpus;
 use weftlink_fabric::bytes::Bytes;
 use weftlink_plan::{Collective, Order, Verified, verify};
 
-use super::gpu::reduces_on_gpu;
 use super::{Args, Cache, misuse};
 use crate::bench::job::{Case, Job, Pairs};
 use crate::bench::names::{Choice, Op, Type, What};
@@ -155,13 +155,13 @@ impl Args {
             .iter()
             .flat_map(|&data_type| ops.iter().map(move |&op| (data_type, op)))
             .filter(|(data_type, op)| op.operation(*data_type, 0).is_some())
-            .filter(|(data_type, op)| !self.gpu || reduces_on_gpu(collective, *op, data_type.0))
+            .filter(|(data_type, op)| !self.gpu || is_for_gpus(op.0, data_type.0))
             .map(|(data_type, op)| (data_type, Some(op)))
             .collect();
         if kinds.is_empty() {
             let (op, data_type) = (ops[0].name(), types[0].name());
             if self.gpu && ops[0].operation(types[0], 0).is_some() {
-                return misuse(format!("{op} is not supported on GPUs in {}", collective.name()));
+                return misuse(format!("{op} of {data_type} is not supported on GPUs"));
             }
             return misuse(format!("{op} is not defined for {data_type}"));
         }

@@ -8,7 +8,9 @@ use weftlink_plan::{Aliasing, Reduction, verify};
 
 use super::data::Data;
 use super::{buffer_bytes, limit};
+use crate::bench::encode::{self, Number};
 use crate::bench::job::{Case, Job, Timing};
+use crate::bench::names::factor;
 use crate::bench::rank::iterations_in;
 use crate::bench::results::{Average, Measured, Row};
 use crate::counted;
@@ -131,7 +133,7 @@ impl<'j> Bench<'j> {
             if !plan.aliasing.contains(&aliasing) {
                 return Ok(None);
             }
-            let timing = self.timing(&call(case, &plan, count, aliasing), &mut data)?;
+            let timing = self.timing(&call(case, self.job.ranks, &plan, count, aliasing), &mut data)?;
             Ok(Measured::of(&[&timing], case, bytes, self.job.ranks, Average::Most))
         };
         Ok(Row {
@@ -161,8 +163,8 @@ impl<'j> Bench<'j> {
                 continue;
             }
             let plan = self.plan_of(&self.job.cases[case], count)?;
-            let ways = plan.aliasing.clone();
-            calls.extend(ways.into_iter().map(|way| call(&self.job.cases[case], &plan, count, way)));
+            let (ways, ranks) = (plan.aliasing.clone(), self.job.ranks);
+            calls.extend(ways.into_iter().map(|way| call(&self.job.cases[case], ranks, &plan, count, way)));
         }
         self.ranks.prepare(&calls)
     }
@@ -234,14 +236,16 @@ fn add(sum: &mut Option<u64>, more: Option<u64>) {
     *sum = sum.zip(more).map(|(sum, more)| sum + more);
 }
 
-fn call(case: &Case, plan: &LoadedPlan, count: usize, aliasing: Aliasing) -> Call {
-    Call {
-        plan: plan.clone(),
-        count,
-        data_type: case.data_type.0,
-        reduction: case.op.map_or(Reduction::Sum, |op| op.0),
-        aliasing,
-    }
+fn call(case: &Case, ranks: usize, plan: &LoadedPlan, count: usize, aliasing: Aliasing) -> Call {
+    let (data_type, reduction) = (case.data_type.0, case.op.map_or(Reduction::Sum, |op| op.0));
+    let factor = |rank: usize| {
+        let mut bytes = Vec::new();
+        encode::push(&mut bytes, data_type, Number::Whole(factor(rank)));
+        bytes
+    };
+    let factors =
+        if reduction == Reduction::PremultipliedSum { (0..ranks).map(factor).collect() } else { Vec::new() };
+    Call { plan: plan.clone(), count, data_type, reduction, factors, aliasing }
 }
 
 #[cfg(test)]

@@ -34,6 +34,7 @@ inline void fence_acquire() {}
 inline u64 add_relaxed(u64* to, u64 value) { return atomic(to).fetch_add(value, std::memory_order_relaxed); }
 inline u64 exchange(u64* to, u64 value) { return atomic(to).exchange(value, std::memory_order_relaxed); }
 inline u32 load_host(const u32* from) { return atomic(from).load(std::memory_order_relaxed); }
+inline u32 acquire_host(const u32* from) { return atomic(from).load(std::memory_order_acquire); }
 inline void store_host(u32* to, u32 value) { atomic(to).store(value, std::memory_order_relaxed); }
 inline void publish_host(u32* to, u32 value) { atomic(to).store(value, std::memory_order_release); }
 

@@ -41,6 +41,11 @@ WEFT_DEVICE u32 load_host(const u32* from) {
     asm volatile("ld.relaxed.sys.global.u32 %0,[%1];" : "=r"(value) : "l"(from) : "memory");
     return value;
 }
+WEFT_DEVICE u32 acquire_host(const u32* from) {
+    u32 value;
+    asm volatile("ld.acquire.sys.global.u32 %0,[%1];" : "=r"(value) : "l"(from) : "memory");
+    return value;
+}
 WEFT_DEVICE void store_host(u32* to, u32 value) {
     asm volatile("st.relaxed.sys.global.u32 [%0],%1;" ::"l"(to), "r"(value) : "memory");
 }

@@ -92,7 +92,7 @@ struct CallHeader {
     u64 control, control_stride; // Words that peers write, by slice.
     u64 failure;   // Not 0 once a call of the plan has failed on some rank.
     u64 tiles_run; // Of each block, in all calls.
-    u64 abort;   // Host memory: not 0 once a rank has aborted.
+    u64 presence; // Host memory: a word of each rank, 0 as long as it is there.
     u64 reports; // Host memory: a `Report` of a failure, then one for each block.
     u64 timeout_ns;
     u64 trace;         // Memory for a record of steps, or 0.
@@ -110,7 +110,7 @@ struct alignas(16) Call {
 static_assert(sizeof(CallHeader) % 16 == 0 && sizeof(View) == 16, "blocks copy views and program by 16 bytes");
 
 // For the host to read while the kernel runs: why the first block failed, then what each block that waits long waits for.
-enum ReportKind : u32 { RUNNING, WAITING, TIMED_OUT, MISMATCH, ABORTED, PEER_FAILED };
+enum ReportKind : u32 { RUNNING, WAITING, TIMED_OUT, MISMATCH, ABORTED, PEER_FAILED, GONE };
 struct Report {
     u32 kind;
     u32 signature;

@@ -1,5 +1,5 @@
-// The state of a block, and every wait of a kernel: bounded, and after some 20 us it polls the failure word, now and then the abort word in
-// host memory, and reports what it waits for.
+// The state of a block, and every wait of a kernel: bounded, and after some 20 us it polls the failure word, now and then the awaited rank's
+// word in host memory, and reports what it waits for.
 //
 // A wait that fails sets the failure word of every rank, so that all blocks that wait in calls of the plan fail too, and later ones at
 // once: no rank accesses buffers of a call that another has given up. Threads of a block agree at the next barrier.
@@ -9,7 +9,7 @@
 namespace weft {
 
 constexpr u64 QUIET_CYCLES = 40000; // About 20 us.
-constexpr u64 ABORT_NS = 100000;    // A thread that waits loads the abort word this often: thousands of them share the link to the host.
+constexpr u64 PRESENCE_NS = 100000; // A thread that waits loads a rank's word this often: thousands of them share the link to the host.
 constexpr u64 REPORT_NS = 1000000;  // A block that waits reports this often.
 
 // An operand in memory: the address of this block's first unit, and the bytes from a unit to the next.
@@ -29,7 +29,7 @@ struct Shared {
 
 // What a block reports of itself. Passed by value: a block whose address is taken would leave the registers.
 struct Position {
-    u64 reports, failure, abort, timeout_ns, trace;
+    u64 reports, failure, presence, timeout_ns, trace;
     u64 arenas, control; // The addresses of all arenas, and of this rank's.
     u32 signature, rank, ranks, lane, slice, ordinal;
     u64 tile; // Of the call.
@@ -63,7 +63,7 @@ template <class T> WEFT_DEVICE const T& record(const Block& block, u32 offset) {
 WEFT_DEVICE Position Block::position() const {
     const CallHeader& h = header();
     const u64 arenas = (u64)&record<u64>(*this, 0);
-    return {h.reports, h.failure, h.abort, h.timeout_ns, h.trace, arenas, h.control, h.signature, h.rank, h.ranks, lane, slice, ordinal, tile - tiles};
+    return {h.reports, h.failure, h.presence, h.timeout_ns, h.trace, arenas, h.control, h.signature, h.rank, h.ranks, lane, slice, ordinal, tile - tiles};
 }
 
 WEFT_COLD void report(Position at, u32 place, u32 kind, u32 poll, u32 rank, u32 other) {
@@ -76,6 +76,7 @@ WEFT_COLD void report(Position at, u32 place, u32 kind, u32 poll, u32 rank, u32 
     publish_host(&to->kind, kind);
 }
 
+constexpr u32 ABORTED_BY = WEFT_ABORTED_BY; // A presence word: a rank has aborted all calls, the one that is added.
 constexpr u64 FAILED_HERE = 1, FAILED_AT = WEFT_FAILED_AT; // A failure word that is not 0: here, or at the rank that is added.
 
 // Ends the call of this block, and later ones of all ranks. The first block that fails says why.
@@ -99,16 +100,20 @@ struct Wait {
     u64 since; // Cycles, then nanoseconds.
     u64 reported, polled;
     bool is_long, failed;
+    bool is_gone; // The awaited rank is, so what it has sent has arrived.
 };
 
-WEFT_DEVICE Wait begin_wait() { return {cycles(), 0, 0, false, false}; }
+WEFT_DEVICE Wait begin_wait() { return {cycles(), 0, 0, false, false, false}; }
 
 WEFT_COLD Wait wait_long(Position at, Wait wait, u32 poll, u32 rank) {
     const u64 now = nanoseconds();
-    if (!wait.is_long) wait = {now, now, now, true, false};
-    if (now - wait.polled > ABORT_NS) {
+    if (!wait.is_long) wait = {now, now, now, true, false, false};
+    if (wait.is_gone || now - wait.polled > PRESENCE_NS) {
         wait.polled = now;
-        if (load_host((const u32*)at.abort) != 0) fail(at, ABORTED, poll, rank, 0);
+        const u32 word = acquire_host((const u32*)at.presence + rank);
+        if (word >= ABORTED_BY) fail(at, ABORTED, poll, rank, word - ABORTED_BY);
+        else if (word != 0 && wait.is_gone) fail(at, GONE, poll, rank, word);
+        wait.is_gone = word != 0;
     }
     if (now - wait.since > at.timeout_ns) fail(at, TIMED_OUT, poll, rank, 0);
     if (has_failed(at, poll)) wait.failed = true;

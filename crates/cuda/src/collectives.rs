@@ -85,8 +85,8 @@ impl Collectives {
     }
 
     /// Ends the calls of all ranks that wait; see [`Communicator::abort`].
-    pub fn abort(&self) -> Result<(), Error> {
-        self.communicator.abort()
+    pub fn abort(&self) {
+        self.communicator.abort();
     }
 
     /// Loads a plan of the caller's. All ranks call it with the same plan.

@@ -18,6 +18,7 @@ use crate::driver::{
     RelaxedCapture, Stream,
 };
 use crate::kernels::{Kernel, Kernels, THREADS_MAX};
+use crate::presence::Presence;
 use crate::program::{Compiler, Program, Spread};
 use crate::records::{self, CALL_BYTES};
 use crate::registration::{BufferRegistry, Obstacle};
@@ -67,6 +68,7 @@ struct Resources {
     kernels: Kernels,
     plans: Vec<Loaded>,
     reports: Reports,
+    presence: Presence,
     /// Of buffers that ranks in other processes access; nothing if there are none.
     registry: Option<BufferRegistry>,
     /// In place of buffers that those cannot map.
@@ -162,6 +164,7 @@ impl Communicator {
         let share = if is_host { share.min(HOST_BLOCKS_MAX) } else { share };
         let (kernels, reports, staging) =
             (Kernels::new(&context), Reports::new(&context)?, Staging::default());
+        let presence = Presence::new(&context, &mut group, timeout)?;
         let number = COMMUNICATORS.fetch_add(1, Ordering::Relaxed);
         let is_one_process = !in_process.contains(&false);
         let registry = if is_one_process || is_host {
@@ -193,6 +196,7 @@ impl Communicator {
                 kernels,
                 plans: Vec::new(),
                 reports,
+                presence,
                 registry,
                 staging,
             }),
@@ -289,14 +293,13 @@ impl Communicator {
             unsafe { staged.copy_in(stream) }?;
         }
         let prepared = &self.resources.plans[plan.number].programs[&key];
-        let [abort, reports] = self.resources.reports.addresses();
         let header = records::CallHeader {
             signature: key.signature(prepared.program.header.tiles, prepared.spread),
             input,
             output,
             program: prepared.in_memory.as_ref().map_or(0, DeviceBuffer::address),
-            abort,
-            reports,
+            presence: self.resources.presence.address(),
+            reports: self.resources.reports.address(),
             timeout_ns: self.call_timeout.as_nanos() as u64,
             factor,
             ..prepared.program.header
@@ -511,11 +514,9 @@ impl Communicator {
 
     /// Why a call of this rank failed, if one has.
     pub fn failure(&self) -> Option<String> {
-        let reports = &self.resources.reports;
-        if reports.abort_word().load(Ordering::Acquire) != 0 {
-            return Some(format!("rank {} aborted its calls", self.rank()));
-        }
-        reports.failure().map(|report| describe(self.rank(), &report))
+        let Resources { reports, presence, .. } = &*self.resources;
+        let own = reports.failure().map(|report| describe(self.rank(), &report));
+        own.or_else(|| presence.failure())
     }
 
     /// What the blocks of this rank that have waited for long wait for.
@@ -524,25 +525,25 @@ impl Communicator {
     }
 
     /// Ends the calls of all ranks that wait. Later ones are refused.
-    pub fn abort(&self) -> Result<(), Error> {
-        self.resources.reports.abort_word().store(1, Ordering::Release);
-        let own = self.rank();
-        for Loaded { compiler, shared, .. } in &self.resources.plans {
-            for (rank, arena) in shared.arenas.of_ranks.iter().enumerate().filter(|(rank, _)| *rank != own) {
-                let word = arena + compiler.arena.failure;
-                // SAFETY: the arena of every rank is mapped as long as the plan is loaded.
-                unsafe { self.stream.fill_words(word, records::FAILED_AT + own as u32, 1) }
-                    .inspect_err(|why| tracing::warn!(target: "weft::fault", "rank {rank} is not told of the abort: {why}"))?;
-            }
+    pub fn abort(&self) {
+        self.resources.presence.abort();
+    }
+
+    /// Waits for this rank's calls, except captured ones, and then says that it leaves: calls of other ranks that still wait for it fail.
+    fn leave(&self) -> Result<(), Error> {
+        if let Some(last) = &self.last {
+            self.event.record(last)?;
+            self.event.synchronize()?;
         }
+        self.resources.presence.leave();
         Ok(())
     }
 }
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        // Kernels of this rank may still run, and those of others access its memory.
-        match self.context.synchronize() {
+        // Kernels of this rank may still run, and those of others in this process access its memory.
+        match self.leave().and_then(|()| self.context.synchronize()) {
             // SAFETY: it is dropped once.
             Ok(()) => unsafe { ManuallyDrop::drop(&mut self.resources) },
             // The context is lost, or a stream is being captured.

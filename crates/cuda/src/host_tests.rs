@@ -213,7 +213,8 @@ impl Ranks {
         let views: Vec<_> = buffers.iter_mut().map(Buffers::view).collect();
         let mut trace = vec![0_u64; 2 + 2 * 400_000];
         trace[1] = 400_000;
-        let (abort, mut reports) = (0_u64, vec![records::Report::default(); 64 * case.ranks as usize]);
+        let (presence, mut reports) =
+            (vec![0_u32; case.ranks as usize], vec![records::Report::default(); 64 * case.ranks as usize]);
         let calls: Vec<Vec<u128>> = (0..case.ranks as usize)
             .map(|rank| {
                 let program = &programs[rank];
@@ -224,7 +225,7 @@ impl Ranks {
                     input: views[rank].input,
                     output: views[rank].output,
                     program: program.bytes.as_ptr().addr() as u64,
-                    abort: (&raw const abort).addr() as u64,
+                    presence: presence.as_ptr().addr() as u64,
                     reports: (&raw mut reports[64 * rank]).addr() as u64,
                     timeout_ns: TIMEOUT_NS,
                     trace: trace.as_mut_ptr().addr() as u64,

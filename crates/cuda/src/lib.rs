@@ -20,6 +20,7 @@ mod host_tests;
 mod kernels;
 pub mod nvrtc;
 mod pool;
+mod presence;
 mod program;
 pub mod queues;
 mod rank;

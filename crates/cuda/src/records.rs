@@ -35,6 +35,14 @@ pub(crate) const TIMED_OUT: u32 = 2;
 pub(crate) const MISMATCH: u32 = 3;
 pub(crate) const ABORTED: u32 = 4;
 pub(crate) const PEER_FAILED: u32 = 5;
+pub(crate) const GONE: u32 = 6;
+
+/// Presence words: a rank has left, its process has ended, or the connection to it was lost.
+pub(crate) const LEFT: u32 = 1;
+pub(crate) const DIED: u32 = 2;
+pub(crate) const LOST: u32 = 3;
+/// In the presence words of all ranks, with the rank that aborted.
+pub(crate) const ABORTED_BY: u32 = 16;
 
 /// A failure word has this and the rank whose call failed.
 pub(crate) const FAILED_AT: u32 = 2;
@@ -49,7 +57,7 @@ pub(crate) const FINISHES_FIRST: u8 = 32;
 /// The constants of both languages, as the macros that `device/program.h` expects.
 pub(crate) fn macros() -> String {
     format!(
-        "#define WEFT_RANKS_MAX {RANKS_MAX}\n#define WEFT_OPERANDS_MAX {OPERANDS_MAX}\n#define WEFT_ENTRY_WORDS {ENTRY_WORDS}\n#define WEFT_SHARED_BYTES {SHARED_BYTES}\n#define WEFT_FAILED_AT {FAILED_AT}\n"
+        "#define WEFT_RANKS_MAX {RANKS_MAX}\n#define WEFT_OPERANDS_MAX {OPERANDS_MAX}\n#define WEFT_ENTRY_WORDS {ENTRY_WORDS}\n#define WEFT_SHARED_BYTES {SHARED_BYTES}\n#define WEFT_FAILED_AT {FAILED_AT}\n#define WEFT_ABORTED_BY {ABORTED_BY}\n"
     )
 }
 
@@ -92,7 +100,7 @@ records! {
         input: u64, output: u64,
         program: u64,
         control: u64, control_stride: u64, failure: u64, tiles_run: u64,
-        abort: u64, reports: u64, timeout_ns: u64, trace: u64,
+        presence: u64, reports: u64, timeout_ns: u64, trace: u64,
         unit_elements: u32, program_bytes: u32, combined: u32, reserved: [u32; 3],
         factor: u64,
     }

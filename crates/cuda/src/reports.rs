@@ -1,5 +1,4 @@
-//! Host memory that the kernels of a rank read and write: the word that aborts them, why the first block failed, and what blocks that
-//! have waited for long wait for.
+//! Host memory that the kernels of a rank write: why the first block failed, and what blocks that have waited for long wait for.
 
 // Reads memory that kernels write.
 #![allow(unsafe_code)]
@@ -8,12 +7,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::Error;
 use crate::driver::{Context, DeviceAddress, PinnedMemory};
+use crate::presence;
 use crate::records::{self, Report};
 
 /// The failure, and a report of each block.
 pub(crate) const REPORTS_MAX: usize = 1024;
-/// The abort word has a line of its own.
-const WORD_BYTES: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Reports {
@@ -22,20 +20,15 @@ pub(crate) struct Reports {
 
 impl Reports {
     pub(crate) fn new(context: &Context) -> Result<Reports, Error> {
-        let memory = PinnedMemory::new(context, WORD_BYTES + REPORTS_MAX * size_of::<Report>())?;
+        let memory = PinnedMemory::new(context, REPORTS_MAX * size_of::<Report>())?;
         // SAFETY: the memory has this many bytes and no kernel uses it yet.
         unsafe { memory.host().write_bytes(0, memory.bytes()) };
         Ok(Reports { memory })
     }
 
-    /// The abort word and the first report, as kernels address them.
-    pub(crate) fn addresses(&self) -> [DeviceAddress; 2] {
-        [self.memory.device(), self.memory.device() + WORD_BYTES as u64]
-    }
-
-    pub(crate) fn abort_word(&self) -> &AtomicU32 {
-        // SAFETY: the memory begins with the word, is aligned to a page, and lives as long as `self`.
-        unsafe { AtomicU32::from_ptr(self.memory.host().cast()) }
+    /// The first report, as kernels address it.
+    pub(crate) fn address(&self) -> DeviceAddress {
+        self.memory.device()
     }
 
     /// The report of the first failure.
@@ -49,8 +42,8 @@ impl Reports {
     }
 
     fn read(&self, at: usize) -> Option<Report> {
-        let first: *mut Report = self.memory.host().wrapping_add(WORD_BYTES).cast();
-        // SAFETY: the reports follow the abort word. Kernels write the kind last, and the rest before it.
+        let first: *mut Report = self.memory.host().cast();
+        // SAFETY: the memory has this many reports. Kernels write the kind last, and the rest before it.
         unsafe {
             let report = first.add(at);
             let kind = AtomicU32::from_ptr((&raw mut (*report).kind).cast()).load(Ordering::Acquire);
@@ -64,7 +57,7 @@ pub(crate) const ELSEWHERE: &str = "its own error says why";
 
 /// What a report of this rank says.
 pub(crate) fn describe(own: usize, report: &Report) -> String {
-    let Report { kind, lane, slice, step, rank, poll, tile, .. } = *report;
+    let Report { kind, lane, slice, step, rank, poll, other, tile, .. } = *report;
     let what = match poll as u8 {
         records::ENTERED => "to enter the call",
         records::REACHED => "to signal",
@@ -79,7 +72,13 @@ pub(crate) fn describe(own: usize, report: &Report) -> String {
             "rank {rank} is in another call than rank {own}: counts, types or operations differ, in {place}"
         ),
         records::ABORTED => {
-            format!("rank {own} was aborted while it waited for rank {rank} {what}, in {place}")
+            format!(
+                "rank {other} aborted the calls while rank {own} waited for rank {rank} {what}, in {place}"
+            )
+        }
+        records::GONE => {
+            let gone = presence::describe(other);
+            format!("rank {rank} {gone}, and rank {own} waited for it {what}, in {place}")
         }
         records::PEER_FAILED => format!("rank {rank} aborted, or its call failed; {ELSEWHERE}"),
         kind => format!("rank {own} reports a failure of unknown kind {kind}, in {place}"),

@@ -47,8 +47,7 @@ impl Gpu {
 
     /// Ends the calls of all ranks that wait.
     pub(crate) fn abort(&self) {
-        // The program gives up; an error would not help it.
-        let _ = self.collectives.abort();
+        self.collectives.abort();
     }
 
     /// Why a call failed, if one has.

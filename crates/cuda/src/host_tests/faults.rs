@@ -8,7 +8,7 @@ use weftlink_plan::{Algorithm, Aliasing, Collective, DataType, Plan, Reduction, 
 
 use super::{Build, Library, arenas_in, parameters};
 use crate::program::{Compiler, Program, Sequences, Spread};
-use crate::records::{self, ABORTED, MISMATCH, PEER_FAILED, TIMED_OUT};
+use crate::records::{self, ABORTED, ABORTED_BY, DIED, GONE, LEFT, MISMATCH, PEER_FAILED, TIMED_OUT};
 use crate::source::Specialisation;
 
 const COUNT: usize = 300;
@@ -22,7 +22,8 @@ struct Job {
     _arenas: Vec<Vec<u128>>,
     buffers: Vec<[Vec<f32>; 2]>,
     reports: Vec<Vec<records::Report>>,
-    abort: AtomicU32,
+    /// A word of each rank.
+    presence: Vec<AtomicU32>,
 }
 
 impl Job {
@@ -55,7 +56,7 @@ impl Job {
                 .map(|rank| [vec![rank as f32 + 1.0; COUNT], vec![CANARY; COUNT]])
                 .collect(),
             reports: vec![vec![records::Report::default(); 64]; programs.len()],
-            abort: AtomicU32::new(0),
+            presence: (0..plan.ranks).map(|_| AtomicU32::new(0)).collect(),
             programs,
             _arenas: memory,
         }
@@ -69,7 +70,7 @@ impl Job {
             signature,
             input,
             output,
-            abort: self.abort.as_ptr().addr() as u64,
+            presence: self.presence.as_ptr().addr() as u64,
             reports: self.reports[rank].as_ptr().addr() as u64,
             timeout_ns: timeout.as_nanos() as u64,
             ..program.header
@@ -221,7 +222,45 @@ fn an_abort_ends_a_call_that_waits() {
     std::thread::scope(|scope| {
         scope.spawn(|| job.run(&[(0, 7)], Duration::from_secs(1_000_000), 0));
         std::thread::sleep(Duration::from_millis(20));
-        job.abort.store(1, Ordering::Release);
+        job.presence.iter().for_each(|word| word.store(ABORTED_BY + 1, Ordering::Release));
     });
     assert_eq!((job.failure(0), job.failure(1)), (ABORTED, 0));
+    assert_eq!(job.reports[0][0].other, 1);
+}
+
+#[test]
+fn a_rank_that_is_gone_ends_calls_that_wait_for_it_and_is_named() {
+    for plan in [
+        all_reduce(Algorithm::Exchange, 3, 1, Protocol::Ll),
+        all_reduce(Algorithm::Ring, 3, 1, Protocol::Simple),
+        Algorithm::TwoShot.flat(&Collective::AllReduce, 3, 1).unwrap(),
+    ] {
+        let name = plan.name.clone();
+        for (seed, state) in [(0, LEFT), (1, DIED)] {
+            let job = Job::new(plan.clone(), seed % 2 == 0);
+            job.presence[2].store(state, Ordering::Release);
+            job.run(&[(0, 7), (1, 7)], Duration::from_secs(1_000_000), seed);
+            let reasons = [0, 1].map(|rank| (job.failure(rank), job.reports[rank][0].rank));
+            assert!(reasons.contains(&(GONE, 2)), "{name}: {reasons:?}");
+            assert!(
+                reasons.iter().all(|(kind, _)| [GONE, PEER_FAILED].contains(kind)),
+                "{name}: {reasons:?}"
+            );
+        }
+    }
+}
+
+/// The root has sent all it had to send and left. The others come later.
+#[test]
+fn what_a_rank_sent_before_it_left_is_received() {
+    for seed in 0..10 {
+        let plan =
+            Algorithm::Linear.flat_with(&Collective::Broadcast { root: 0 }, 3, 1, Protocol::Ll).unwrap();
+        let job = Job::new(plan, seed % 2 == 0);
+        job.run(&[(0, 7)], Duration::from_secs(1), seed);
+        job.presence[0].store(LEFT, Ordering::Release);
+        job.run(&[(1, 7), (2, 7)], Duration::from_secs(1), seed);
+        assert_eq!([0, 1, 2].map(|rank| job.failure(rank)), [0; 3], "seed {seed}");
+        assert_eq!(job.output(2), vec![1.0; COUNT], "seed {seed}");
+    }
 }

@@ -50,7 +50,7 @@ fn each_peer_uses_the_addresses_meant_for_it() {
             })
             .collect();
         let mut outputs = vec![vec![vec![CANARY; COUNT]; RANKS]; RANKS];
-        let abort = 0_u64;
+        let presence = [0_u32; RANKS];
         let mut reports = vec![records::Report::default(); 64 * RANKS];
         let mut calls = Vec::new();
         for (owner, program) in programs.iter().enumerate() {
@@ -64,7 +64,7 @@ fn each_peer_uses_the_addresses_meant_for_it() {
                 signature: 1,
                 input: views[owner].input,
                 output: views[owner].output,
-                abort: (&raw const abort).addr() as u64,
+                presence: presence.as_ptr().addr() as u64,
                 reports: (&raw mut reports[64 * owner]).addr() as u64,
                 timeout_ns: TIMEOUT_NS,
                 ..program.header

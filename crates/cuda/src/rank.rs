@@ -19,11 +19,10 @@ use bytemuck::Pod;
 use weftlink_bootstrap::Bootstrap;
 use weftlink_plan::{Collective, DataType, Reduction};
 
-use crate::Error;
 use crate::collectives::Collectives;
 use crate::driver::{Allocation, Device, DeviceBuffer, Driver, HandleKind, Mapping, Stream};
 use crate::pool::{End, Pool};
-use crate::queues;
+use crate::{Error, Operation, queues};
 pub use arrange::{Arranged, Lengths, arrange};
 pub use buffer::{Buffer, Buffers};
 
@@ -204,9 +203,9 @@ impl Rank {
     pub fn all_reduce<'a, T: Pod>(
         &mut self,
         buffers: impl Into<Buffers<'a, T>>,
-        reduction: Reduction,
+        operation: impl Into<Operation>,
     ) -> Result<(), Error> {
-        self.call(&Collective::AllReduce, buffers, reduction)
+        self.call(&Collective::AllReduce, buffers, operation)
     }
 
     /// Combines a buffer of all ranks; the root gets the result.
@@ -214,10 +213,10 @@ impl Rank {
         &mut self,
         buffers: impl Into<Buffers<'a, T>>,
         root: usize,
-        reduction: Reduction,
+        operation: impl Into<Operation>,
     ) -> Result<(), Error> {
         let root = self.peer(root)?;
-        self.call(&Collective::Reduce { root }, buffers, reduction)
+        self.call(&Collective::Reduce { root }, buffers, operation)
     }
 
     /// Copies the root's buffer to all ranks.
@@ -235,9 +234,9 @@ impl Rank {
     pub fn reduce_scatter<'a, T: Pod>(
         &mut self,
         buffers: impl Into<Buffers<'a, T>>,
-        reduction: Reduction,
+        operation: impl Into<Operation>,
     ) -> Result<(), Error> {
-        self.call(&Collective::ReduceScatter, buffers, reduction)
+        self.call(&Collective::ReduceScatter, buffers, operation)
     }
 
     /// Sends block `r` of the input to rank `r`, and receives a block from each rank.
@@ -269,18 +268,18 @@ impl Rank {
     pub fn scan<'a, T: Pod>(
         &mut self,
         buffers: impl Into<Buffers<'a, T>>,
-        reduction: Reduction,
+        operation: impl Into<Operation>,
     ) -> Result<(), Error> {
-        self.call(&Collective::Scan, buffers, reduction)
+        self.call(&Collective::Scan, buffers, operation)
     }
 
     /// Combines the buffers of the ranks before this one. On rank 0, the output does not change.
     pub fn exclusive_scan<'a, T: Pod>(
         &mut self,
         buffers: impl Into<Buffers<'a, T>>,
-        reduction: Reduction,
+        operation: impl Into<Operation>,
     ) -> Result<(), Error> {
-        self.call(&Collective::ExclusiveScan, buffers, reduction)
+        self.call(&Collective::ExclusiveScan, buffers, operation)
     }
 
     /// Later work on this rank's stream begins when all ranks have come here.
@@ -290,12 +289,12 @@ impl Rank {
         unsafe { self.collectives.call(&Collective::Barrier, &self.stream, none, 0, bytes, any) }
     }
 
-    /// Enqueues a collective. Collectives without a reduction ignore it.
+    /// Enqueues a collective. Collectives that do not reduce ignore the operation.
     pub fn call<'a, T: Pod>(
         &mut self,
         collective: &Collective,
         buffers: impl Into<Buffers<'a, T>>,
-        reduction: Reduction,
+        operation: impl Into<Operation>,
     ) -> Result<(), Error> {
         let buffers = buffers.into();
         for buffer in buffers.each() {
@@ -317,7 +316,7 @@ impl Rank {
         let addresses = [at(first, input), at(last, output)];
         // SAFETY: `arrange` has checked that the buffers have the blocks of the call. They belong to this rank, whose pool frees them after
         // its calls, and never after a failure.
-        unsafe { self.collectives.call(collective, &self.stream, addresses, count, data_type, reduction) }
+        unsafe { self.collectives.call(collective, &self.stream, addresses, count, data_type, operation) }
     }
 
     fn peer(&self, rank: usize) -> Result<u32, Error> {

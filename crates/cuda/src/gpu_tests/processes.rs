@@ -102,6 +102,7 @@ impl Rank {
         let id = self.load(format!("{:?} {:?}", case.collective, case.by), plan);
         let rank = self.comm.rank() as u32;
         let reduction = case.reduction.unwrap_or(Reduction::Sum);
+        let operation = operation_of(case, rank);
         let mut buffers = Buffers::new(case, rank, seed);
         let on_gpu = OnGpu::new(&self.context, &self.stream, &mut buffers);
         let key = self
@@ -110,7 +111,7 @@ impl Rank {
             .unwrap_or_else(|why| panic!("{case}: {why}"));
         // SAFETY: the buffers live until the call has ended here, and so for the other ranks.
         let run =
-            unsafe { self.comm.run(id, &self.stream, on_gpu.addresses, count, case.data_type, reduction) };
+            unsafe { self.comm.run(id, &self.stream, on_gpu.addresses, count, case.data_type, operation) };
         run.unwrap_or_else(|why| panic!("{case}, rank {rank}: {why}"));
         self.wait(&case.to_string());
         let cut = |length, _| self.comm.cut(id, &key, length);

@@ -11,7 +11,7 @@ use weftlink_plan::{Aliasing, Collective, DataType, Reduction, Verified};
 
 use crate::choose::{Choice, choose};
 use crate::driver::{Context, Device, DeviceAddress, Stream};
-use crate::{Communicator, Error, Operation, PlanId};
+use crate::{Aborter, Communicator, Error, Operation, PlanId};
 
 /// A communicator that chooses plans.
 #[derive(Debug)]
@@ -87,6 +87,21 @@ impl Collectives {
     /// Ends the calls of all ranks that wait; see [`Communicator::abort`].
     pub fn abort(&self) {
         self.communicator.abort();
+    }
+
+    /// Ends calls from any thread, also while another one uses the communicator.
+    pub fn aborter(&self) -> Aborter {
+        self.communicator.aborter()
+    }
+
+    /// Whether other ranks are in this process and on this GPU: then each needs streams of its own, because a call waits for theirs.
+    pub fn shares_context(&self) -> bool {
+        self.communicator.shares_context()
+    }
+
+    /// Makes no more calls; see [`Communicator::leave`].
+    pub(crate) fn leave(&self) -> Result<(), Error> {
+        self.communicator.leave()
     }
 
     /// Loads a plan of the caller's. All ranks call it with the same plan.

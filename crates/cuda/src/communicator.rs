@@ -18,7 +18,7 @@ use crate::driver::{
     RelaxedCapture, Stream,
 };
 use crate::kernels::{Kernel, Kernels, THREADS_MAX};
-use crate::presence::Presence;
+use crate::presence::{Aborter, Presence};
 use crate::program::{Compiler, Program, Spread};
 use crate::records::{self, CALL_BYTES};
 use crate::registration::{BufferRegistry, Obstacle};
@@ -27,6 +27,8 @@ use crate::sharing::{Memory, Shared, Sharing, exchange, process_token};
 use crate::source::Specialisation;
 use crate::staging::{Staged, Staging};
 
+/// The handles of default streams: null, legacy, per thread.
+const DEFAULT_STREAMS_MAX: usize = 2;
 /// The most blocks of one lane.
 const SLICES_MAX: u32 = 132;
 /// What the ranks of a GPU read and write between two synchronisations: more, and they drift apart in address space.
@@ -49,14 +51,19 @@ pub struct Communicator {
     ranks_on_gpu: usize,
     /// Blocks that every rank may have on its GPU.
     share: usize,
+    shares_context: bool,
     /// Whether kernels synchronise with kernels of this process and GPU only.
     is_one_gpu: bool,
     in_process: Vec<bool>,
+    /// Other GPUs of ranks in this process.
+    peers: Vec<Device>,
     memory: Memory,
     timeout: Duration,
     call_timeout: Duration,
     /// The stream of the last call that was not captured, and an event for calls on other streams to wait for.
-    last: Option<Stream>,
+    last: Option<Last>,
+    /// Whether calls are in graphs, which the program may launch at any time.
+    has_captured: bool,
     event: Event,
     /// Kept if the driver cannot say that no kernel uses it.
     resources: ManuallyDrop<Resources>,
@@ -87,6 +94,14 @@ struct Loaded {
     compiler: Compiler,
     shared: Shared,
     programs: HashMap<Key, Prepared>,
+}
+
+/// The stream of the last call that was not captured.
+#[derive(Debug)]
+enum Last {
+    Own(Stream),
+    /// The program's, which may destroy it: the event follows the call.
+    Borrowed(usize),
 }
 
 /// Where the buffers of a call are.
@@ -143,7 +158,7 @@ impl Communicator {
         };
         let share = all.iter().map(share).min().unwrap_or(0).max(1);
         let visible = device.driver().devices()?;
-        let mut reaches_all = true;
+        let (mut reaches_all, mut peers) = (true, Vec::new());
         for (rank, in_process) in
             std::iter::zip(&all, &in_process).filter(|(rank, _)| rank[8..24] != device.uuid)
         {
@@ -154,6 +169,7 @@ impl Communicator {
             // Another process has its own context there.
             if let Some(peer) = linked.filter(|_| *in_process) {
                 context.enable_peer_access(&Context::primary(peer)?)?;
+                peers.push(peer.clone());
             }
         }
         let reaches = exchange(&mut group, "access to GPUs", vec![u8::from(reaches_all)], timeout)?;
@@ -180,11 +196,17 @@ impl Communicator {
         Ok(Communicator {
             number,
             // The scope of a GPU covers the threads of one program.
+            shares_context: std::iter::zip(&all, &in_process)
+                .filter(|(rank, in_process)| **in_process && rank[8..24] == device.uuid)
+                .count()
+                > 1,
             is_one_gpu: ranks_on_gpu == all.len() && is_one_process && !is_host,
             memory,
             group,
             event: Event::new(&context)?,
             last: None,
+            has_captured: false,
+            peers,
             context,
             stream,
             ranks_on_gpu,
@@ -285,9 +307,14 @@ impl Communicator {
         if let Some(why) = self.failure() {
             return Err(Error::Failed { why });
         }
-        let Placed { views, staged, is_registered } = self.place(plan, stream, [input, output], &key)?;
+        let is_captured = stream.capture()? != Capture::None;
+        let Placed { views, staged, is_registered } = self.place(plan, [input, output], &key, is_captured)?;
         let [input, output] = staged.as_ref().map_or([input, output], |staged| staged.buffers);
-        self.order(stream)?;
+        if is_captured {
+            self.has_captured = true;
+        } else {
+            self.order(stream)?;
+        }
         if let Some(staged) = &staged {
             // SAFETY: as the caller promises.
             unsafe { staged.copy_in(stream) }?;
@@ -300,7 +327,7 @@ impl Communicator {
             program: prepared.in_memory.as_ref().map_or(0, DeviceBuffer::address),
             presence: self.resources.presence.address(),
             reports: self.resources.reports.address(),
-            timeout_ns: self.call_timeout.as_nanos() as u64,
+            timeout_ns: u64::try_from(self.call_timeout.as_nanos()).unwrap_or(u64::MAX),
             factor,
             ..prepared.program.header
         };
@@ -330,6 +357,9 @@ impl Communicator {
             // SAFETY: as the caller promises.
             unsafe { staged.copy_out(stream) }?;
         }
+        if !is_captured && stream.is_borrowed() {
+            self.event.record(stream)?;
+        }
         match &mut self.resources.registry {
             Some(registry) if is_registered => registry.launched(stream),
             _ => Ok(()),
@@ -340,9 +370,9 @@ impl Communicator {
     fn place(
         &mut self,
         plan: PlanId,
-        stream: &Stream,
         buffers: [DeviceAddress; 2],
         key: &Key,
+        is_captured: bool,
     ) -> Result<Placed, Error> {
         let rank = self.group.rank() as u32;
         let Resources { plans, registry, staging, .. } = &mut *self.resources;
@@ -355,7 +385,6 @@ impl Communicator {
         let blocks = [plan.collective.gives(rank, plan.ranks), plan.collective.gets(rank, plan.ranks)];
         let [input, output] = blocks.map(|blocks| u64::from(blocks) * block_bytes);
         let buffers = [(buffers[0], input), (buffers[1], output)];
-        let is_captured = stream.capture()? != Capture::None;
         let (views, staged) = match registry.views(buffers, is_captured) {
             Ok(views) => (views, None),
             Err(Obstacle::Error(why)) => return Err(why),
@@ -363,7 +392,7 @@ impl Communicator {
                 // Memory may be allocated while another thread captures a graph.
                 let _relaxed = RelaxedCapture::begin(self.context.driver())?;
                 let is_in_place = key.aliasing == Aliasing::InPlace;
-                let staged = staging.stage(&self.context, buffers, is_in_place, &why)?;
+                let staged = staging.stage(&self.context, &self.peers, buffers, is_in_place, &why)?;
                 let ours = [(staged.buffers[0], input), (staged.buffers[1], output)];
                 let views = registry.views(ours, is_captured).map_err(|obstacle| match obstacle {
                     Obstacle::Error(why) => why,
@@ -380,18 +409,22 @@ impl Communicator {
     /// Makes a call wait for the last one, if that is on another stream and neither is captured: an event must not lead into a graph, or
     /// out of one.
     fn order(&mut self, stream: &Stream) -> Result<(), Error> {
-        let last = match &self.last {
-            Some(last) if last.raw() == stream.raw() => return Ok(()),
-            last => last,
-        };
-        if stream.capture()? != Capture::None {
-            return Ok(());
+        match &self.last {
+            Some(Last::Own(last)) if last.raw() == stream.raw() => return Ok(()),
+            Some(Last::Own(last)) if last.capture()? == Capture::None => {
+                self.event.record(last)?;
+                stream.wait_for(&self.event)?;
+            }
+            // The same handle may be another stream by now, except those of default streams.
+            Some(Last::Borrowed(last)) if *last != stream.raw().addr() || *last > DEFAULT_STREAMS_MAX => {
+                stream.wait_for(&self.event)?;
+            }
+            _ => {}
         }
-        if let Some(last) = last.as_ref().filter(|last| matches!(last.capture(), Ok(Capture::None))) {
-            self.event.record(last)?;
-            stream.wait_for(&self.event)?;
-        }
-        self.last = Some(stream.clone());
+        self.last = Some(match stream.is_borrowed() {
+            true => Last::Borrowed(stream.raw().addr()),
+            false => Last::Own(stream.clone()),
+        });
         Ok(())
     }
 
@@ -507,9 +540,15 @@ impl Communicator {
     /// uses (`torch.cuda.empty_cache()`). Waits for the work of this rank's GPU. Processes close memory of `cudaMalloc` in their next call
     /// that accesses buffers.
     pub fn release_buffers(&mut self) -> Result<(), Error> {
-        let Some(registry) = &mut self.resources.registry else { return Ok(()) };
+        if self.resources.registry.is_none() {
+            return Ok(());
+        }
         self.context.synchronize()?;
-        registry.release_all()
+        // Kernels of other ranks may still use them.
+        if let Some(why) = self.failure() {
+            return Err(Error::Failed { why });
+        }
+        self.resources.registry.as_mut().map_or(Ok(()), BufferRegistry::release_all)
     }
 
     /// Why a call of this rank failed, if one has.
@@ -529,11 +568,26 @@ impl Communicator {
         self.resources.presence.abort();
     }
 
-    /// Waits for this rank's calls, except captured ones, and then says that it leaves: calls of other ranks that still wait for it fail.
-    fn leave(&self) -> Result<(), Error> {
-        if let Some(last) = &self.last {
-            self.event.record(last)?;
-            self.event.synchronize()?;
+    /// Aborts from any thread.
+    pub fn aborter(&self) -> Aborter {
+        self.resources.presence.aborter()
+    }
+
+    /// Whether other ranks are in this process and on this GPU.
+    pub fn shares_context(&self) -> bool {
+        self.shares_context
+    }
+
+    /// Waits for this rank's calls, and then says that it leaves: calls of other ranks that still wait for it fail.
+    pub(crate) fn leave(&self) -> Result<(), Error> {
+        match &self.last {
+            _ if self.has_captured => self.context.synchronize()?,
+            Some(Last::Own(last)) if last.capture()? == Capture::None => {
+                self.event.record(last)?;
+                self.event.synchronize()?;
+            }
+            Some(Last::Borrowed(_)) => self.event.synchronize()?,
+            _ => {}
         }
         self.resources.presence.leave();
         Ok(())

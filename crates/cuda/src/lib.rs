@@ -39,5 +39,6 @@ pub use choose::{Choice, choose};
 pub use collectives::{Collectives, LoadedPlan};
 pub use communicator::{Communicator, PlanId};
 pub use error::Error;
+pub use presence::Aborter;
 pub use rank::{Arranged, Buffer, Buffers, Lengths, Rank, arrange, devices, on_threads};
 pub use sharing::Memory;

@@ -34,7 +34,8 @@ impl<M> Pool<M> {
     /// The smallest idle memory that has this many bytes, and not more than twice as many.
     pub(crate) fn take(&self, bytes: usize) -> Option<M> {
         let mut state = self.state();
-        let fits = |(_, (length, _)): &(usize, &(usize, M))| (bytes..=2 * bytes).contains(length);
+        let fits =
+            |(_, (length, _)): &(usize, &(usize, M))| (bytes..=bytes.saturating_mul(2)).contains(length);
         let (best, _) = state.idle.iter().enumerate().filter(fits).min_by_key(|(_, (length, _))| *length)?;
         Some(state.idle.swap_remove(best).1)
     }

@@ -66,9 +66,25 @@ impl Presence {
         self.words.abort();
     }
 
+    /// Aborts from any thread.
+    pub(crate) fn aborter(&self) -> Aborter {
+        Aborter(self.words.clone())
+    }
+
     /// Why no call can succeed any more, if so.
     pub(crate) fn failure(&self) -> Option<String> {
         self.words.failure()
+    }
+}
+
+/// Ends the calls of all ranks, from any thread, also while another one uses the communicator.
+#[derive(Clone, Debug)]
+pub struct Aborter(Words);
+
+impl Aborter {
+    /// Ends calls that wait. Later ones are refused.
+    pub fn abort(&self) {
+        self.0.abort();
     }
 }
 

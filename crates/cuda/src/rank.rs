@@ -20,7 +20,7 @@ use weftlink_bootstrap::Bootstrap;
 use weftlink_plan::{Collective, DataType, Reduction};
 
 use crate::collectives::Collectives;
-use crate::driver::{Allocation, Device, DeviceBuffer, Driver, HandleKind, Mapping, Stream};
+use crate::driver::{Allocation, Capture, Device, DeviceBuffer, Driver, HandleKind, Mapping, Stream};
 use crate::pool::{End, Pool};
 use crate::{Error, Operation, queues};
 pub use arrange::{Arranged, Lengths, arrange};
@@ -60,10 +60,15 @@ pub fn on_threads<T: Send>(
     let run = |group| {
         let mut rank = Rank::new(group, device, START)?;
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&mut rank)));
-        if !matches!(ended, Ok(Ok(_))) {
-            rank.abort();
+        // Calls that the work has not waited for may fail.
+        let ended = match ended {
+            Ok(Ok(value)) => Ok(rank.synchronize().map(|()| value)),
+            ended => ended,
+        };
+        match ended {
+            Ok(Ok(_)) => rank.collectives.leave()?,
+            _ => rank.abort(),
         }
-        // Ranks leave together: one that is dropped waits for kernels that wait for the others.
         Ok((ended, rank))
     };
     let ended: Vec<Result<_, Error>> = std::thread::scope(|scope| {
@@ -76,8 +81,11 @@ pub fn on_threads<T: Send>(
     });
     let ended = ended.into_iter().collect::<Result<Vec<_>, Error>>()?;
     let (ended, _ranks): (Vec<_>, Vec<_>) = ended.into_iter().unzip();
-    let results = ended.into_iter().map(|end| end.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-    results.collect()
+    let ended = ended.into_iter().map(|end| end.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+    let (results, mut errors): (Vec<_>, Vec<_>) = ended.partition(Result::is_ok);
+    // The others failed because this one did.
+    errors.sort_by_key(|end| matches!(end, Err(Error::Failed { .. })));
+    errors.into_iter().chain(results).collect()
 }
 
 /// A rank on a GPU, with a stream of its own.
@@ -88,6 +96,8 @@ pub struct Rank {
     /// The GPUs that other ranks may be on.
     readers: Vec<Device>,
     pool: Arc<Pool<Mapping>>,
+    /// Memory of buffers has a multiple of this.
+    unit_bytes: usize,
 }
 
 impl Rank {
@@ -102,7 +112,8 @@ impl Rank {
         }
         let mut is_linked = is_linked.into_iter();
         readers.retain(|_| is_linked.next() == Some(true));
-        Ok(Rank { collectives, stream, readers, pool: Arc::new(Pool::new()) })
+        let unit_bytes = device.granularity(HandleKind::PosixDescriptor)?.minimum.max(1);
+        Ok(Rank { collectives, stream, readers, pool: Arc::new(Pool::new()), unit_bytes })
     }
 
     /// This rank.
@@ -136,10 +147,12 @@ impl Rank {
             attempt: format!("allocate {length} elements"),
             why: "they are more than there is memory".to_owned(),
         })?;
-        let memory = match self.pool.take(bytes) {
+        self.check_not_captured()?;
+        let memory = match self.pool.take(bytes.max(1).next_multiple_of(self.unit_bytes)) {
             Some(memory) => memory,
             None => self.allocate(bytes).or_else(|why| {
-                self.stream.synchronize()?;
+                // After a failure, other ranks may still write to idle memory.
+                self.synchronize()?;
                 if self.pool.free_idle() { self.allocate(bytes) } else { Err(why) }
             })?,
         };
@@ -185,6 +198,15 @@ impl Rank {
     pub fn synchronize(&self) -> Result<(), Error> {
         self.stream.synchronize()?;
         self.check()
+    }
+
+    /// A graph could be launched after its buffers are gone.
+    fn check_not_captured(&self) -> Result<(), Error> {
+        if self.stream.capture()? == Capture::None {
+            return Ok(());
+        }
+        let why = "graphs need `Collectives`, whose callers keep buffers until the last launch".to_owned();
+        Err(Error::Misuse { attempt: "capture calls of a rank".to_owned(), why })
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -284,6 +306,7 @@ impl Rank {
 
     /// Later work on this rank's stream begins when all ranks have come here.
     pub fn barrier(&mut self) -> Result<(), Error> {
+        self.check_not_captured()?;
         let (none, bytes, any) = ([0; 2], DataType::U8, Reduction::Sum);
         // SAFETY: a barrier accesses no buffers.
         unsafe { self.collectives.call(&Collective::Barrier, &self.stream, none, 0, bytes, any) }
@@ -296,6 +319,7 @@ impl Rank {
         buffers: impl Into<Buffers<'a, T>>,
         operation: impl Into<Operation>,
     ) -> Result<(), Error> {
+        self.check_not_captured()?;
         let buffers = buffers.into();
         for buffer in buffers.each() {
             self.owns(buffer)?;

@@ -7,6 +7,7 @@
 // Passes addresses of its own memory.
 #![allow(unsafe_code)]
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use weftlink_bootstrap::Bootstrap;
@@ -27,6 +28,7 @@ const COPIES: u32 = 20;
 /// The ranks.
 #[derive(Debug)]
 pub struct Ranks {
+    identity: Arc<()>,
     context: Context,
     /// Around what is timed, on the stream of rank 0.
     timed: [Event; 2],
@@ -60,6 +62,14 @@ pub struct Call {
     pub factors: Vec<Vec<u8>>,
     /// In place, both buffers are the output buffer.
     pub aliasing: Aliasing,
+}
+
+/// Calls of all ranks in a graph.
+#[derive(Debug)]
+pub struct Captured {
+    graph: Graph,
+    /// The ranks that it was captured from.
+    of: Arc<()>,
 }
 
 /// A buffer of a rank.
@@ -98,7 +108,7 @@ impl Ranks {
             })
         })?;
         let timed = [Event::with_timing(&context)?, Event::with_timing(&context)?];
-        Ok(Ranks { timed, ranks: joined, context })
+        Ok(Ranks { identity: Arc::default(), timed, ranks: joined, context })
     }
 
     /// The context of the GPU.
@@ -142,19 +152,24 @@ impl Ranks {
     }
 
     /// Captures several calls of every rank into a graph.
-    pub fn capture(&mut self, call: &Call, times: u32) -> Result<Graph, Error> {
+    pub fn capture(&mut self, call: &Call, times: u32) -> Result<Captured, Error> {
         self.prepare(std::slice::from_ref(call))?;
         self.ranks[0].stream.begin_capture()?;
         let enqueued = self.enqueue(call, times);
         // The capture must end, also after an error.
         let graph = self.ranks[0].stream.end_capture();
-        enqueued.and(graph)
+        enqueued.and(graph).map(|graph| Captured { graph, of: Arc::clone(&self.identity) })
     }
 
     /// Launches a graph of [`Ranks::capture`] and waits for its end. Returns the time on the GPU.
-    pub fn launch(&mut self, graph: &Graph) -> Result<Duration, Error> {
+    pub fn launch(&mut self, captured: &Captured) -> Result<Duration, Error> {
+        if !Arc::ptr_eq(&captured.of, &self.identity) {
+            let (attempt, why) = ("launch a graph".to_owned(), "other ranks have captured it".to_owned());
+            return Err(Error::Misuse { attempt, why });
+        }
         self.timed[0].record(&self.ranks[0].stream)?;
-        graph.launch(&self.ranks[0].stream)?;
+        // SAFETY: it uses these ranks and their buffers, and this waits for its end.
+        unsafe { captured.graph.launch(&self.ranks[0].stream) }?;
         self.timed[1].record(&self.ranks[0].stream)?;
         self.elapsed()
     }

@@ -218,7 +218,9 @@ fn register(
         before(parts);
         let export = |part: &Part| Ok((part.clone(), exporter.descriptor_of(part)?));
         let exported: Vec<_> = parts.iter().map(export).collect::<Result<_, String>>().map_err(refused)?;
-        let mapped = service.map(&exported, timeout)?;
+        // Some peers may have mapped parts that others refuse.
+        let ids = || parts.iter().map(|part| part.id).collect::<Vec<_>>();
+        let mapped = service.map(&exported, timeout).inspect_err(|_| drop(service.release(&ids())))?;
         for (part, addresses) in std::iter::zip(parts, mapped) {
             exports.insert(part, addresses);
         }

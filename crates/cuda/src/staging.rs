@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use crate::Error;
-use crate::driver::{Allocation, Context, DeviceAddress, DeviceBuffer, HandleKind, Mapping, Stream};
+use crate::driver::{Allocation, Context, Device, DeviceAddress, DeviceBuffer, HandleKind, Mapping, Stream};
 
 /// The most bytes of a buffer.
 const BYTES_MAX: u64 = 1 << 30;
@@ -36,6 +36,7 @@ impl Staging {
     pub(crate) fn stage(
         &mut self,
         context: &Context,
+        peers: &[Device],
         callers: [Buffer; 2],
         is_in_place: bool,
         why: &str,
@@ -59,7 +60,7 @@ impl Staging {
                 None => {
                     let (device, bytes) = (context.device(), bytes_for(bytes));
                     let new = Allocation::create(device, bytes as usize, HandleKind::PosixDescriptor)?;
-                    let new = Mapping::new(context, &[&new], &[])?;
+                    let new = Mapping::new(context, &[&new], &peers.iter().collect::<Vec<_>>())?;
                     let address = new.address();
                     memory.push(new);
                     address

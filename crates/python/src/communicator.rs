@@ -12,7 +12,7 @@ use weftlink::{Background, DataType, Error, FlightRecorder, Identities, Reductio
 
 use crate::array::{Array, Place};
 use crate::call::{Shared, Started};
-use crate::cuda::{self, Gpu};
+use crate::cuda::{self, Arguments, Gpus};
 use crate::error::raised_in;
 use crate::raw::{Bytes, run_on_caller};
 use crate::request::{CallOptions, SingleArray, method, seconds};
@@ -25,7 +25,7 @@ pub(crate) struct Communicator {
     /// None once it is closed.
     background: Mutex<Option<Background>>,
     /// Its ranks on GPUs, from the first call with an array there.
-    gpu: Arc<Mutex<Option<Gpu>>>,
+    gpus: Gpus,
     /// Readable at any time, also while a call hangs.
     recorder: FlightRecorder,
     /// Where each rank runs, for errors.
@@ -74,8 +74,8 @@ impl Communicator {
         let (rank, size, identities) = (comm.rank(), comm.size(), comm.identities());
         let background = Mutex::new(Some(comm.into_background()?));
         let pending = Arc::default();
-        let gpu = Arc::default();
-        Ok(Self { background, gpu, recorder, identities, pending, rank, size, origins })
+        let gpus = Gpus::default();
+        Ok(Self { background, gpus, recorder, identities, pending, rank, size, origins })
     }
 
     fn background(&self) -> Result<Background, Error> {
@@ -171,34 +171,25 @@ impl Communicator {
         let single = SingleArray::of(&collective, self.rank as u32, self.size as u32);
         let request = options.request(collective.clone(), input.as_ref(), output.as_ref(), single);
         let buffers = request.map_err(failed)?.buffers;
-        if cuda::lock(&self.gpu).is_none() {
+        if !self.gpus.has_joined(py) {
             self.join_on_gpu(py, operation, device)?;
         }
-        let call = {
-            let gpu = cuda::lock(&self.gpu);
-            let Some(gpu) = gpu.as_ref() else { return misuse("the communicator is closed".to_owned()) };
-            if gpu.device() != device {
-                let own = gpu.device();
-                return misuse(format!("this rank is on GPU {own}, and the array on GPU {device}"));
-            }
-            gpu.arranged(collective, &buffers, reduction).map_err(failed)?
-        };
-        cuda::enqueue(py, &self.gpu, call, &buffers, *stream, timeout)
+        let arguments = Arguments { collective, reduction, buffers, device, stream: *stream, timeout };
+        // SAFETY: the array's library says that this is its current stream. The program must not free or touch the arrays before the call has
+        // ended there, as with any work that it enqueues.
+        unsafe { self.gpus.call(py, arguments, || self.abort(py, &format!("interrupted in {operation}"))) }
     }
 
     /// Joins the ranks on GPUs. All ranks do it in their first call with an array there.
     fn join_on_gpu(&self, py: Python<'_>, operation: &'static str, device: usize) -> PyResult<()> {
-        let (group, timeout) =
-            self.with(py, operation, |comm| Ok((comm.duplicate_group()?, comm.options().deadline)))?;
-        let joined = interruptible(py, move || Gpu::new(group, device, timeout))?;
-        *cuda::lock(&self.gpu) = Some(joined.map_err(|error| cuda::exception(py, &error))?);
-        Ok(())
-    }
-
-    /// Leaves the ranks on GPUs, after their calls. A thread that still loads a plan leaves them when it is done.
-    fn leave_gpu(&self, py: Python<'_>) {
-        let gpu = self.gpu.try_lock().ok().and_then(|mut gpu| gpu.take());
-        py.detach(|| drop(gpu));
+        let duplicated =
+            |comm: &mut weftlink::Communicator| Ok((comm.duplicate_group()?, comm.options().deadline));
+        let (group, timeout) = self.with(py, operation, duplicated)?;
+        let gpus = self.gpus.clone();
+        let joined = interruptible(py, move || gpus.join(group, device, timeout));
+        // The others have joined, or wait.
+        let joined = joined.inspect_err(|_| self.abort(py, &format!("interrupted in {operation}")))?;
+        joined.map_err(|error| cuda::exception(py, &error))
     }
 
     /// Runs a function on the communicator after the queued calls, and waits for it. An interrupt aborts the communicator.
@@ -322,7 +313,7 @@ impl Communicator {
         let failed = |error: Error| self.raised(py, &error, "shrink");
         self.check_not_in_call().map_err(failed)?;
         let background = self.take_background().map_err(failed)?;
-        self.leave_gpu(py);
+        py.detach(|| self.gpus.leave());
         let shrink = move || Self::new(background.close()?.shrink()?);
         interruptible(py, shrink)?.map_err(failed)
     }
@@ -332,10 +323,7 @@ impl Communicator {
         if let Ok(background) = self.background() {
             py.detach(|| background.abort(reason));
         }
-        // A thread that loads a plan has it; the abort above does not end that wait.
-        if let Some(gpu) = self.gpu.try_lock().ok().as_ref().and_then(|gpu| gpu.as_ref()) {
-            gpu.abort();
-        }
+        self.gpus.abort();
     }
 
     /// Waits for all started calls, then leaves. Closing again does nothing.
@@ -343,14 +331,13 @@ impl Communicator {
         let failed = |error: Error| self.raised(py, &error, "close");
         self.check_not_in_call().map_err(failed)?;
         let Ok(background) = self.take_background() else { return Ok(()) };
-        self.leave_gpu(py);
+        py.detach(|| self.gpus.leave());
         interruptible(py, move || background.close().map(drop))?.map_err(failed)
     }
 
     /// Raises the error of a call on arrays of a GPU that has failed.
     fn check(&self, py: Python<'_>) -> PyResult<()> {
-        let failure = cuda::lock(&self.gpu).as_ref().and_then(Gpu::failure);
-        failure.map_or(Ok(()), |why| Err(crate::error::failed(py, &why)))
+        self.gpus.failure(py).map_or(Ok(()), |why| Err(crate::error::failed(py, &why)))
     }
 
     /// Leaves when the program ends: closes, or aborts if calls are unfinished, because nobody will wait for them.
@@ -395,6 +382,16 @@ impl Communicator {
     /// Writes the flight recorder's record into a folder, and returns the path.
     fn dump(&self, folder: PathBuf) -> PyResult<PathBuf> {
         Ok(self.recorder.dump(&folder)?)
+    }
+}
+
+impl Drop for Communicator {
+    /// Leaving waits for calls on the GPU, which may wait for threads that need the interpreter.
+    fn drop(&mut self) {
+        let left = Python::try_attach(|py| py.detach(|| self.gpus.leave()));
+        if left.is_none() {
+            self.gpus.leave();
+        }
     }
 }
 

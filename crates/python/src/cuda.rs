@@ -3,65 +3,178 @@
 #![allow(unsafe_code)] // Passes addresses of arrays.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use pyo3::intern;
 use pyo3::prelude::*;
 use weftlink::bootstrap::Bootstrap;
 use weftlink::cuda::driver::{Driver, Stream};
-use weftlink::cuda::{self, Arranged, Collectives, Lengths, arrange, devices};
+use weftlink::cuda::{self, Aborter, Arranged, Collectives, Lengths, arrange, devices};
 use weftlink::plan::Collective;
 use weftlink::{DataType, Error, RawBuffers, Reduction};
 
 use crate::array::Place;
+use crate::array::library::Library;
 use crate::error::{failed, raised};
 use crate::wait::interruptible;
 
-/// The ranks of a communicator on GPUs.
-pub(crate) struct Gpu {
+/// The ranks of a communicator on GPUs, from the first call with an array there.
+#[derive(Clone, Default)]
+pub(crate) struct Gpus {
+    gpu: Arc<Mutex<Option<Gpu>>>,
+    /// Beside the lock, which a thread that loads a plan holds.
+    aborter: Arc<Mutex<Option<Aborter>>>,
+    is_closed: Arc<AtomicBool>,
+}
+
+struct Gpu {
     /// The number of this rank's.
     device: usize,
     collectives: Collectives,
+    /// Unless a call has its own.
+    timeout: Duration,
     /// Calls whose plans are loaded and compiled.
     known: HashSet<Call>,
 }
 
-/// What a call needs prepared.
+/// A call, except its addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Call {
-    pub(crate) collective: Collective,
-    pub(crate) data_type: DataType,
-    pub(crate) reduction: Reduction,
+struct Call {
+    collective: Collective,
+    data_type: DataType,
+    reduction: Reduction,
     arranged: Arranged,
 }
 
-impl Gpu {
-    /// Joins the ranks of a group. All ranks call it.
-    pub(crate) fn new(group: Bootstrap, device: usize, timeout: Duration) -> Result<Gpu, cuda::Error> {
-        let gpu = device_numbered(device)?;
-        let mut collectives = Collectives::new(group, &gpu, timeout)?;
-        collectives.set_call_timeout(timeout);
-        Ok(Gpu { device, collectives, known: HashSet::new() })
+/// What a caller passes.
+pub(crate) struct Arguments {
+    pub(crate) collective: Collective,
+    pub(crate) reduction: Reduction,
+    pub(crate) buffers: RawBuffers,
+    pub(crate) device: usize,
+    pub(crate) stream: u64,
+    pub(crate) timeout: Option<Duration>,
+}
+
+impl Gpus {
+    /// Whether this rank has joined the others.
+    pub(crate) fn has_joined(&self, py: Python<'_>) -> bool {
+        py.detach(|| lock(&self.gpu).is_some())
     }
 
-    /// Ends the calls of all ranks that wait.
+    /// Joins the ranks of a group. All ranks call it.
+    pub(crate) fn join(&self, group: Bootstrap, device: usize, timeout: Duration) -> Result<(), cuda::Error> {
+        let mut collectives = Collectives::new(group, &device_numbered(device)?, timeout)?;
+        collectives.set_call_timeout(timeout);
+        *lock(&self.aborter) = Some(collectives.aborter());
+        *lock(&self.gpu) = Some(Gpu { device, collectives, timeout, known: HashSet::new() });
+        self.drop_if_closed();
+        Ok(())
+    }
+
+    /// Ends the calls of all ranks that wait. Does not wait itself.
     pub(crate) fn abort(&self) {
-        self.collectives.abort();
+        if let Some(aborter) = &*lock(&self.aborter) {
+            aborter.abort();
+        }
     }
 
     /// Why a call failed, if one has.
-    pub(crate) fn failure(&self) -> Option<String> {
-        self.collectives.failure()
+    pub(crate) fn failure(&self, py: Python<'_>) -> Option<String> {
+        py.detach(|| lock(&self.gpu).as_ref().and_then(|gpu| gpu.collectives.failure()))
     }
 
-    /// The blocks of a call in these buffers, or why they do not have them.
-    pub(crate) fn arranged(
+    /// Leaves the ranks, after this rank's calls. A thread that still loads a plan does so when that is done.
+    pub(crate) fn leave(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        let gpu = match self.gpu.try_lock() {
+            Ok(mut gpu) => gpu.take(),
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().take(),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        drop(gpu);
+    }
+
+    fn drop_if_closed(&self) {
+        if self.is_closed.load(Ordering::Acquire) {
+            drop(lock(&self.gpu).take());
+        }
+    }
+
+    /// Runs something on the joined rank, and leaves if the communicator was closed meanwhile.
+    fn with<T>(&self, work: impl FnOnce(&mut Gpu) -> Result<T, cuda::Error>) -> Result<T, cuda::Error> {
+        let closed = || cuda::Error::Failed { why: "the communicator is closed".to_owned() };
+        let done = lock(&self.gpu).as_mut().ok_or_else(closed).and_then(work);
+        self.drop_if_closed();
+        done
+    }
+
+    /// Enqueues a call on a stream of the program. The first call of a kind loads its plan and waits for the other ranks, while signals are
+    /// handled; if a handler raises, `interrupted` is called.
+    ///
+    /// # Safety
+    /// The program keeps the arrays until the call has ended on its stream, and the stream is one of the array's GPU.
+    pub(crate) unsafe fn call(
         &self,
-        collective: Collective,
-        buffers: &RawBuffers,
-        reduction: Reduction,
-    ) -> Result<Call, Error> {
+        py: Python<'_>,
+        arguments: Arguments,
+        interrupted: impl FnOnce(),
+    ) -> PyResult<()> {
+        let raised = |error: cuda::Error| exception(py, &error);
+        let (arguments, call, is_known) = py
+            .detach(|| {
+                self.with(|gpu| {
+                    let call = gpu.checked(&arguments)?;
+                    let is_known = gpu.known.contains(&call);
+                    Ok((arguments, call, is_known))
+                })
+            })
+            .map_err(raised)?;
+        let addresses = call.addresses(&arguments.buffers);
+        if !is_known {
+            let (gpus, wanted) = (self.clone(), call.clone());
+            // The call itself is made by this thread, while its arrays are there.
+            let prepared = interruptible(py, move || gpus.with(|gpu| gpu.prepare(wanted, addresses)));
+            prepared.inspect_err(|_| interrupted())?.map_err(raised)?;
+        }
+        let Arguments { stream, timeout, .. } = arguments;
+        // SAFETY: the caller's.
+        let enqueue = |gpu: &mut Gpu| unsafe { gpu.enqueue(&call, addresses, stream, timeout) };
+        py.detach(|| self.with(enqueue)).map_err(raised)
+    }
+}
+
+impl Call {
+    /// Where the blocks of input and output begin.
+    fn addresses(&self, buffers: &RawBuffers) -> [u64; 2] {
+        let (size, Arranged { input, output, .. }) = (self.data_type.bytes(), self.arranged);
+        let [first, last] = [buffers.input as u64, buffers.output as u64];
+        // A side that the rank does not use has no address of its own.
+        let at = |own: u64, other: u64, elements: usize| {
+            (if own == 0 { other } else { own }) + (elements * size) as u64
+        };
+        [at(first, last, input), at(last, first, output)]
+    }
+}
+
+impl Gpu {
+    /// The blocks of a call, or why it is refused.
+    fn checked(&self, arguments: &Arguments) -> Result<Call, cuda::Error> {
+        let Arguments { collective, reduction, buffers, device, stream, .. } = arguments;
+        let refused = |why: String| cuda::Error::Misuse { attempt: format!("enqueue {collective}"), why };
+        if self.device != *device {
+            let own = self.device;
+            return Err(refused(format!("this rank is on GPU {own}, and the array on GPU {device}")));
+        }
+        if self.collectives.shares_context() && *stream <= 1 {
+            return Err(refused(
+                "ranks that are threads of one process need a stream each, because a call waits for those of the others: with \
+                 torch.cuda.stream(torch.cuda.Stream())"
+                    .to_owned(),
+            ));
+        }
         let (rank, ranks) = (self.collectives.rank() as u32, self.collectives.ranks());
         let lengths = match (buffers.input_length, buffers.output_length) {
             (_, output) if buffers.input == buffers.output.cast_const() => Lengths::InPlace(output),
@@ -69,49 +182,38 @@ impl Gpu {
             (_, output) if buffers.input.is_null() => Lengths::InPlace(output),
             (input, output) => Lengths::Separate(input, output),
         };
-        let arranged = arrange(&collective, rank, ranks, lengths).map_err(Error::Misuse)?;
-        Ok(Call { collective, data_type: buffers.data_type, reduction, arranged })
+        let arranged = arrange(collective, rank, ranks, lengths).map_err(refused)?;
+        let (collective, reduction, data_type) = (collective.clone(), *reduction, buffers.data_type);
+        Ok(Call { collective, data_type, reduction, arranged })
     }
-}
 
-/// Enqueues a call on a stream of the program. The first call of a kind loads its plan and waits for the other ranks, while signals are
-/// handled.
-pub(crate) fn enqueue(
-    py: Python<'_>,
-    gpu: &Arc<Mutex<Option<Gpu>>>,
-    call: Call,
-    buffers: &RawBuffers,
-    stream: u64,
-    timeout: Option<Duration>,
-) -> PyResult<()> {
-    let size = call.data_type.bytes();
-    let Arranged { count: _, input, output } = call.arranged;
-    let [first, last] = [buffers.input as u64, buffers.output as u64];
-    // A side that the rank does not use has no address of its own.
-    let at = |own: u64, other: u64, elements: usize| {
-        (if own == 0 { other } else { own }) + (elements * size) as u64
-    };
-    let addresses = [at(first, last, input), at(last, first, output)];
-    let is_known = lock(gpu).as_ref().is_some_and(|gpu| gpu.known.contains(&call));
-    let gpu = Arc::clone(gpu);
-    let run = move || {
-        let mut gpu = lock(&gpu);
-        let gpu = gpu.as_mut().ok_or_else(closed)?;
-        if let Some(timeout) = timeout {
-            gpu.collectives.set_call_timeout(timeout);
-        }
-        // SAFETY: the library that the array belongs to says that this is its current stream.
-        let stream = unsafe { Stream::borrowed(gpu.collectives.context(), stream as *mut _) };
+    /// Loads the plan of a call and compiles its kernel.
+    fn prepare(&mut self, call: Call, addresses: [u64; 2]) -> Result<(), cuda::Error> {
         let Call { collective, data_type, reduction, arranged } = &call;
-        let count = arranged.count;
-        // SAFETY: `arrange` has checked the lengths. The program must not free or touch the arrays before the call has ended on its stream, as
-        // with any work that it enqueues there.
-        unsafe { gpu.collectives.call(collective, &stream, addresses, count, *data_type, *reduction)? };
-        gpu.known.insert(call);
+        let plan = self.collectives.plan_of(collective, arranged.count, *data_type)?;
+        self.collectives.prepare_call(&plan, addresses, arranged.count, *data_type, *reduction)?;
+        self.known.insert(call);
         Ok(())
-    };
-    let done: Result<(), cuda::Error> = if is_known { py.detach(run) } else { interruptible(py, run)? };
-    done.map_err(|error| exception(py, &error))
+    }
+
+    /// # Safety
+    /// As for [`Gpus::call`].
+    unsafe fn enqueue(
+        &mut self,
+        call: &Call,
+        addresses: [u64; 2],
+        stream: u64,
+        timeout: Option<Duration>,
+    ) -> Result<(), cuda::Error> {
+        self.collectives.set_call_timeout(timeout.unwrap_or(self.timeout));
+        // SAFETY: the caller's.
+        let stream = unsafe { Stream::borrowed(self.collectives.context(), stream as *mut _) };
+        let Call { collective, data_type, reduction, arranged } = call;
+        // SAFETY: `arrange` has checked the lengths; the rest is the caller's.
+        unsafe {
+            self.collectives.call(collective, &stream, addresses, arranged.count, *data_type, *reduction)
+        }
+    }
 }
 
 /// The exception for an error on a GPU.
@@ -120,10 +222,6 @@ pub(crate) fn exception(py: Python<'_>, error: &cuda::Error) -> PyErr {
         cuda::Error::Misuse { .. } => raised(py, &Error::Misuse(error.to_string()), None),
         _ => failed(py, &error.to_string()),
     }
-}
-
-fn closed() -> cuda::Error {
-    cuda::Error::Failed { why: "the communicator is closed".to_owned() }
 }
 
 fn device_numbered(number: usize) -> Result<cuda::driver::Device, cuda::Error> {
@@ -150,15 +248,16 @@ pub(crate) fn device_of(place: Place, address: *mut u8) -> Result<usize, cuda::E
 /// The stream on which the library of an array works now: that of PyTorch or CuPy, what the array says itself, or the default stream.
 pub(crate) fn stream_of(object: &Bound<'_, PyAny>) -> PyResult<u64> {
     let py = object.py();
-    let module = object.get_type().module()?.to_string();
-    match module.split('.').next().unwrap_or_default() {
-        "torch" => {
+    match Library::of(object)? {
+        Library::Torch => {
             let device = object.getattr(intern!(py, "device"))?;
             let cuda = py.import("torch.cuda")?;
             cuda.call_method1("current_stream", (device,))?.getattr("cuda_stream")?.extract()
         }
-        "cupy" => py.import("cupy.cuda")?.call_method0("get_current_stream")?.getattr("ptr")?.extract(),
-        _ => {
+        Library::Cupy => {
+            py.import("cupy.cuda")?.call_method0("get_current_stream")?.getattr("ptr")?.extract()
+        }
+        Library::Other => {
             let Ok(interface) = object.getattr(intern!(py, "__cuda_array_interface__")) else { return Ok(0) };
             let stream = interface.call_method1("get", ("stream",))?;
             Ok(stream.extract::<Option<u64>>()?.unwrap_or(0))
@@ -166,13 +265,6 @@ pub(crate) fn stream_of(object: &Bound<'_, PyAny>) -> PyResult<u64> {
     }
 }
 
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Gpu {
-    /// The number of its GPU.
-    pub(crate) fn device(&self) -> usize {
-        self.device
-    }
 }

@@ -126,6 +126,19 @@ class GpuArrays(unittest.TestCase):
         comm.check()
         self.assertEqual(comm.all_reduce(np.ones(2)).tolist(), [1, 1])
 
+    def test_producers_need_not_wait_if_the_call_runs_on_their_stream(self):
+        class Tensor:
+            def __dlpack_device__(self):
+                return 2, 0
+
+            def __dlpack__(self, *, stream, max_version=None):
+                raise BufferError(f"stream {stream}")
+
+        # A type that is derived from torch's, and one of another library.
+        for tensor, stream in [(type("Derived", (Tensor, torch.Tensor), {})(), -1), (Tensor(), 1)]:
+            with self.assertRaisesRegex(UsageError, f"stream {stream}$"):
+                alone().all_reduce(tensor)
+
     @unittest.skipIf(torch.cuda.is_available(), "there is a GPU")
     def test_without_a_driver_the_error_says_what_to_install(self):
         with self.assertRaisesRegex(weftlink.Error, "CUDA driver"):

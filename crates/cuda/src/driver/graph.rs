@@ -48,9 +48,12 @@ impl Stream {
 
 impl Graph {
     /// Launches the graph in the order of a stream.
-    pub fn launch(&self, stream: &Stream) -> Result<(), Error> {
+    ///
+    /// # Safety
+    /// What the captured work uses is still there, until it has ended: buffers, and the communicators of calls.
+    pub unsafe fn launch(&self, stream: &Stream) -> Result<(), Error> {
         let _entered = self.context.enter()?;
-        // SAFETY: both are valid. The captured launches hold addresses whose validity their callers promised.
+        // SAFETY: both are valid, and the rest is the caller's.
         let code = unsafe { (self.context.driver().cu().cuGraphLaunch)(self.executable, stream.raw()) };
         self.context.check(code, || "launch a graph".to_owned())
     }

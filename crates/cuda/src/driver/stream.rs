@@ -97,6 +97,11 @@ impl Stream {
         &self.shared.context
     }
 
+    /// Whether the program owns it.
+    pub fn is_borrowed(&self) -> bool {
+        !self.shared.is_owned
+    }
+
     /// The driver's handle.
     pub fn raw(&self) -> CUstream {
         self.shared.handle

@@ -277,7 +277,8 @@ fn graphs_of_processes() {
         for round in 0..3 {
             buffers[0].write(&rank.stream, 0, bytemuck::cast_slice(&rank.inputs(round, count))).unwrap();
             buffers[1].fill(&rank.stream, 0, bytes, 0xa5).unwrap();
-            graph.launch(&rank.stream).unwrap();
+            // SAFETY: the buffers and the communicator live until the end.
+            unsafe { graph.launch(&rank.stream) }.unwrap();
             rank.wait("all-reduce in a graph");
             let mut output = vec![0_f32; count];
             buffers[1].read(&rank.stream, 0, bytemuck::cast_slice_mut(&mut output)).unwrap();

@@ -128,14 +128,8 @@ impl<I: Importer> Imports<I> {
         }
         let (memory, address) = match &part.handle {
             Handle::Ipc(handle) => {
-                let opened = importer.open(handle, part.bytes).or_else(|why| {
-                    // The driver may refuse addresses that the owner had before.
-                    if std::mem::take(&mut self.retired).is_empty() {
-                        return Err(why);
-                    }
-                    importer.open(handle, part.bytes)
-                });
-                let (opened, address) = opened?;
+                // The driver may refuse addresses that the owner had before, until a thread that launches calls has closed them.
+                let (opened, address) = importer.open(handle, part.bytes)?;
                 (Memory::Opened(opened), address)
             }
             Handle::Descriptor { range } => {

@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyCapsuleMethods, PyDict};
 use weftlink::DataType;
 
+use super::library::Library;
 use super::{Described, Place};
 
 const UNVERSIONED: &CStr = c"dltensor";
@@ -84,8 +85,10 @@ pub(super) fn describe(object: &Bound<'_, PyAny>) -> PyResult<Option<(Described,
     let options = PyDict::new(py);
     let device = object.call_method0(intern!(py, "__dlpack_device__")).and_then(|device| device.extract());
     if device.is_ok_and(|(kind, _): (i32, i32)| GPU.contains(&kind)) {
-        // The call runs on the stream that the tensor's library works on, so nothing needs to wait for another.
-        options.set_item("stream", -1)?;
+        // The call runs on the current stream of these, so nothing needs to wait; for others on the default stream, number 1, which
+        // the library makes wait for its own.
+        let is_current = matches!(Library::of(object)?, Library::Torch | Library::Cupy);
+        options.set_item("stream", if is_current { -1 } else { 1 })?;
     }
     let older = options.copy()?;
     options.set_item("max_version", (1, 1))?;

@@ -6,6 +6,7 @@
 mod buffer;
 mod cuda_interface;
 pub(crate) mod dlpack;
+pub(crate) mod library;
 
 use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;

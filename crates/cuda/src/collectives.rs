@@ -18,8 +18,6 @@ use crate::{Aborter, Communicator, Error, Operation, PlanId};
 pub struct Collectives {
     communicator: Communicator,
     ranks: u32,
-    /// Of the GPU that has most.
-    ranks_on_gpu: usize,
     plans: HashMap<(Collective, Choice), LoadedPlan>,
     /// All plans, those of the caller too.
     loaded: Vec<LoadedPlan>,
@@ -45,18 +43,10 @@ impl LoadedPlan {
 
 impl Collectives {
     /// Joins the ranks of a group on a GPU. All ranks call it.
-    pub fn new(mut group: Bootstrap, device: &Device, timeout: Duration) -> Result<Collectives, Error> {
+    pub fn new(group: Bootstrap, device: &Device, timeout: Duration) -> Result<Collectives, Error> {
         let ranks = group.size() as u32;
-        let gpus = group
-            .exchange("GPUs of ranks", device.uuid.to_vec(), timeout)
-            .map_err(|why| Error::Group { why: why.to_string() })?;
-        Ok(Collectives {
-            communicator: Communicator::new(group, device, timeout)?,
-            ranks,
-            ranks_on_gpu: most_alike(&gpus),
-            plans: HashMap::new(),
-            loaded: Vec::new(),
-        })
+        let communicator = Communicator::new(group, device, timeout)?;
+        Ok(Collectives { communicator, ranks, plans: HashMap::new(), loaded: Vec::new() })
     }
 
     /// This rank.
@@ -129,7 +119,12 @@ impl Collectives {
         let bytes = count.saturating_mul(data_type.bytes()).saturating_mul(gives.max(gets) as usize);
         let key = (
             collective.clone(),
-            choose(collective, bytes, self.ranks_on_gpu, self.communicator.accesses_buffers()),
+            choose(
+                collective,
+                bytes,
+                self.communicator.ranks_on_gpu_max(),
+                self.communicator.accesses_buffers(),
+            ),
         );
         if let Some(known) = self.plans.get(&key) {
             return Ok(known.clone());
@@ -186,24 +181,5 @@ impl Collectives {
         let plan = self.plan_of(collective, count, data_type)?;
         // SAFETY: as the caller promises.
         unsafe { self.run(&plan, stream, buffers, count, data_type, operation) }
-    }
-}
-
-/// How often the most frequent value occurs.
-fn most_alike(values: &[Vec<u8>]) -> usize {
-    let alike = |value: &Vec<u8>| values.iter().filter(|other| *other == value).count();
-    values.iter().map(alike).max().unwrap_or(0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_most_crowded_gpu_counts() {
-        let on = |gpus: &[u8]| most_alike(&gpus.iter().map(|gpu| vec![*gpu; 16]).collect::<Vec<_>>());
-        assert_eq!(on(&[1, 1, 2]), 2);
-        assert_eq!(on(&[1, 2, 2, 2, 3]), 3);
-        assert_eq!(on(&[]), 0);
     }
 }

@@ -49,6 +49,7 @@ pub struct Communicator {
     context: Context,
     stream: Stream,
     ranks_on_gpu: usize,
+    ranks_on_gpu_max: usize,
     /// Blocks that every rank may have on its GPU.
     share: usize,
     shares_context: bool,
@@ -210,6 +211,7 @@ impl Communicator {
             context,
             stream,
             ranks_on_gpu,
+            ranks_on_gpu_max: all.iter().map(|rank| ranks_on(rank)).max().unwrap_or(1),
             share,
             in_process,
             timeout,
@@ -233,6 +235,11 @@ impl Communicator {
     /// The context of its GPU.
     pub fn context(&self) -> &Context {
         &self.context
+    }
+
+    /// The ranks of the GPU that has most.
+    pub fn ranks_on_gpu_max(&self) -> usize {
+        self.ranks_on_gpu_max
     }
 
     /// Whether plans may read and write the buffers of other ranks.

@@ -20,6 +20,7 @@ use crate::driver::{
 use crate::kernels::{Kernel, Kernels, THREADS_MAX};
 use crate::presence::{Aborter, Presence};
 use crate::program::{Compiler, Program, Spread};
+use crate::queues;
 use crate::records::{self, CALL_BYTES};
 use crate::registration::{BufferRegistry, Obstacle};
 use crate::reports::{REPORTS_MAX, Reports, describe};
@@ -151,6 +152,11 @@ impl Communicator {
         let in_process: Vec<bool> = all.iter().map(|other| other[..8] == identity[..8]).collect();
         let ranks_on = |rank: &[u8]| all.iter().filter(|other| other[8..24] == rank[8..24]).count();
         let ranks_on_gpu = ranks_on(&identity);
+        let is_in_context = |rank: &usize| in_process[*rank] && all[*rank][8..24] == device.uuid;
+        let in_context: Vec<usize> = (0..all.len()).filter(is_in_context).collect();
+        if in_context.first() == Some(&group.rank()) {
+            queues::warn_if_few(in_context.len());
+        }
         // All ranks cut their elements into the same slices, so the smallest share counts.
         let share = |rank: &Vec<u8>| {
             // Two ranks have too few loads in flight with a block on every multiprocessor.
@@ -197,10 +203,7 @@ impl Communicator {
         Ok(Communicator {
             number,
             // The scope of a GPU covers the threads of one program.
-            shares_context: std::iter::zip(&all, &in_process)
-                .filter(|(rank, in_process)| **in_process && rank[8..24] == device.uuid)
-                .count()
-                > 1,
+            shares_context: in_context.len() > 1,
             is_one_gpu: ranks_on_gpu == all.len() && is_one_process && !is_host,
             memory,
             group,
@@ -292,7 +295,7 @@ impl Communicator {
     /// mapped, and its memory allocated, until many other buffers were used, and after a captured call as long as the communicator lives.
     /// Buffers of memory that cannot be mapped there (managed, of `cudaMallocAsync`, without a handle) are copied, up to 1 GiB each.
     ///
-    /// After an error on one rank the others wait for its call until their timeouts; [`Communicator::abort`] ends that.
+    /// An error on one rank ends the calls of all, except misuse, after which the rank may call again while the others wait.
     ///
     /// # Safety
     /// The buffers are device memory of this rank's blocks, valid until the call has ended on the stream, for the other ranks too, whose
@@ -301,12 +304,32 @@ impl Communicator {
         &mut self,
         plan: PlanId,
         stream: &Stream,
-        [input, output]: [DeviceAddress; 2],
+        buffers: [DeviceAddress; 2],
         count: usize,
         data_type: DataType,
         operation: impl Into<Operation>,
     ) -> Result<(), Error> {
-        let operation: Operation = operation.into();
+        // SAFETY: the caller's.
+        let enqueued = unsafe { self.enqueue(plan, stream, buffers, count, data_type, operation.into()) };
+        if let Err(error) = &enqueued
+            && !matches!(error, Error::Misuse { .. } | Error::Failed { .. })
+        {
+            self.abort();
+        }
+        enqueued
+    }
+
+    /// # Safety
+    /// As for [`Communicator::run`].
+    unsafe fn enqueue(
+        &mut self,
+        plan: PlanId,
+        stream: &Stream,
+        [input, output]: [DeviceAddress; 2],
+        count: usize,
+        data_type: DataType,
+        operation: Operation,
+    ) -> Result<(), Error> {
         let key = self.prepare_call(plan, [input, output], count, data_type, operation.reduction)?;
         let factor = operation
             .factor_of(&key)

@@ -28,11 +28,12 @@ pub fn use_all() -> bool {
 pub(crate) fn warn_if_few(ranks: usize) {
     let set = std::env::var(VARIABLE).ok().and_then(|text| text.parse().ok());
     let queues = set.unwrap_or(QUEUES_BY_DEFAULT);
-    if ranks > queues {
+    // With as many ranks as queues, the program's own streams share one with a rank.
+    if ranks > queues || ranks == queues && queues < QUEUES_MAX {
         tracing::warn!(
             target: "weft::fault",
             "{ranks} ranks share {queues} hardware queues, so calls launched one after the other may stall: set {VARIABLE} to {} before CUDA starts",
-            ranks.min(QUEUES_MAX)
+            (2 * ranks).min(QUEUES_MAX)
         );
     }
 }

@@ -22,7 +22,7 @@ use weftlink_plan::{Collective, DataType, Reduction};
 use crate::collectives::Collectives;
 use crate::driver::{Allocation, Capture, Device, DeviceBuffer, Driver, HandleKind, Mapping, Stream};
 use crate::pool::{End, Pool};
-use crate::{Error, Operation, queues};
+use crate::{Error, Operation};
 pub use arrange::{Arranged, Lengths, arrange};
 pub use buffer::{Buffer, Buffers};
 
@@ -55,7 +55,6 @@ pub fn on_threads<T: Send>(
     ranks: usize,
     work: impl Fn(&mut Rank) -> Result<T, Error> + Sync,
 ) -> Result<Vec<T>, Error> {
-    queues::warn_if_few(ranks);
     let work = &work;
     let run = |group| {
         let mut rank = Rank::new(group, device, START)?;

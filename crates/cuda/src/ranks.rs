@@ -19,7 +19,7 @@ use crate::driver::{
     Context, Device, DeviceAddress, DeviceBuffer, DeviceMemory, Event, Graph, PinnedMemory, Stream,
 };
 use crate::reports::ELSEWHERE;
-use crate::{Error, Operation, queues};
+use crate::{Error, Operation};
 
 /// What a rank's results are copied to, part by part.
 const STAGING_BYTES: usize = 8 << 20;
@@ -89,7 +89,6 @@ impl Ranks {
         buffer_bytes: [usize; 2],
         timeout: Duration,
     ) -> Result<Ranks, Error> {
-        queues::warn_if_few(ranks);
         let context = Context::primary(device)?;
         let groups = Bootstrap::threads(ranks);
         let joined = in_parallel(groups, |group| {

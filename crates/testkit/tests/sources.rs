@@ -24,6 +24,7 @@ const ATOMICS: &[(&str, &str)] = &[
     ("cuda/src/communicator.rs", "numbers communicators; relaxed"),
     ("cuda/src/presence.rs", "words in host memory that GPUs read"),
     ("cuda/src/reports.rs", "words in host memory that GPUs write"),
+    ("python/src/cuda.rs", "a flag of one process: the communicator is closed"),
     ("cuda/src/host_tests/faults.rs", "the same words, for kernels that are fibers of a test"),
     ("cli/src/limits.rs", "a flag that a signal handler sets"),
     ("cli/src/run/signals.rs", "set by signal handlers"),

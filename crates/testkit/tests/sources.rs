@@ -21,7 +21,7 @@ const ATOMICS: &[(&str, &str)] = &[
     ("comm/src/communicator/start.rs", "numbers communicators; relaxed"),
     ("comm/src/communicator/mod.rs", "the public type of a traced run's tickets"),
     ("comm/src/communicator/trace.rs", "numbers the steps of a traced run, which only tests make"),
-    ("cuda/src/communicator.rs", "numbers communicators; relaxed"),
+    ("cuda/src/communicator/join.rs", "numbers communicators; relaxed"),
     ("cuda/src/presence.rs", "words in host memory that GPUs read"),
     ("cuda/src/reports.rs", "words in host memory that GPUs write"),
     ("python/src/cuda.rs", "a flag of one process: the communicator is closed"),

@@ -271,7 +271,7 @@ impl Shared {
                     link.post(answer, None)?;
                 }
                 Ok(Message::Mapped { number, address }) => {
-                    // A request that nobody waits for any more is not there.
+                    // The caller may have given up; then its request is gone.
                     if let Some(answer) = self.state().answers.get_mut(&number) {
                         *answer = Some(address);
                     }

@@ -1,0 +1,199 @@
+//! Calls: places their buffers, orders them across streams, and launches their kernels.
+
+// Launches kernels with addresses.
+#![allow(unsafe_code)]
+
+use weftlink_plan::{Aliasing, DataType};
+
+use super::{Communicator, Last, PlanId, Resources};
+use crate::Error;
+use crate::call::{Key, Operation};
+use crate::driver::{Capture, DeviceAddress, DeviceBuffer, Launch, Parameters, RelaxedCapture, Stream};
+use crate::records::{self, CALL_BYTES};
+use crate::registration::Obstacle;
+use crate::staging::Staged;
+
+/// The handles of default streams: null, legacy, per thread.
+const DEFAULT_STREAMS_MAX: usize = 2;
+
+/// Where the buffers of a call are.
+struct Placed {
+    /// As each rank addresses them.
+    views: Vec<[DeviceAddress; 2]>,
+    /// What stands in for them.
+    staged: Option<Staged>,
+    /// Whether ranks in other processes use them in a call that is not captured.
+    is_registered: bool,
+}
+
+impl Communicator {
+    /// Enqueues a call of a loaded plan on a stream. All ranks make the same calls in the same order. Calls run one after the other, also
+    /// on different streams, except calls that are captured in graphs: those need one stream, or events of the caller.
+    ///
+    /// If the plan accesses buffers of ranks in other processes, the first call with a buffer waits until these have mapped it. They keep it
+    /// mapped, and its memory allocated, until many other buffers were used, and after a captured call as long as the communicator lives.
+    /// Buffers of memory that cannot be mapped there (managed, of `cudaMallocAsync`, without a handle) are copied, up to 1 GiB each.
+    ///
+    /// An error on one rank ends the calls of all, except misuse, after which the rank may call again while the others wait.
+    ///
+    /// # Safety
+    /// The buffers are device memory of this rank's blocks, valid until the call has ended on the stream, for the other ranks too, whose
+    /// kernels access them. After a failure, they stay valid until every rank has seen it.
+    pub unsafe fn run(
+        &mut self,
+        plan: PlanId,
+        stream: &Stream,
+        buffers: [DeviceAddress; 2],
+        count: usize,
+        data_type: DataType,
+        operation: impl Into<Operation>,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's.
+        let enqueued = unsafe { self.enqueue(plan, stream, buffers, count, data_type, operation.into()) };
+        if let Err(error) = &enqueued
+            && !matches!(error, Error::Misuse { .. } | Error::Failed { .. })
+        {
+            self.abort();
+        }
+        enqueued
+    }
+
+    /// # Safety
+    /// As for [`Communicator::run`].
+    unsafe fn enqueue(
+        &mut self,
+        plan: PlanId,
+        stream: &Stream,
+        [input, output]: [DeviceAddress; 2],
+        count: usize,
+        data_type: DataType,
+        operation: Operation,
+    ) -> Result<(), Error> {
+        let key = self.prepare_call(plan, [input, output], count, data_type, operation.reduction)?;
+        let factor = operation
+            .factor_of(&key)
+            .map_err(|why| Error::Misuse { attempt: "run a plan".to_owned(), why })?;
+        if let Some(why) = self.failure() {
+            return Err(Error::Failed { why });
+        }
+        let is_captured = stream.capture()? != Capture::None;
+        let Placed { views, staged, is_registered } = self.place(plan, [input, output], &key, is_captured)?;
+        let [input, output] = staged.as_ref().map_or([input, output], |staged| staged.buffers);
+        if is_captured {
+            self.has_captured = true;
+        } else {
+            self.order(stream)?;
+        }
+        if let Some(staged) = &staged {
+            // SAFETY: as the caller promises.
+            unsafe { staged.copy_in(stream) }?;
+        }
+        let prepared = &self.resources.plans[plan.number].programs[&key];
+        let header = records::CallHeader {
+            signature: key.signature(prepared.program.header.tiles, prepared.spread),
+            input,
+            output,
+            program: prepared.in_memory.as_ref().map_or(0, DeviceBuffer::address),
+            presence: self.resources.presence.address(),
+            reports: self.resources.reports.address(),
+            timeout_ns: u64::try_from(self.call_timeout.as_nanos()).unwrap_or(u64::MAX),
+            factor,
+            ..prepared.program.header
+        };
+        let mut call = [0_u8; CALL_BYTES];
+        let mut at = 0;
+        let mut push = |bytes: &[u8]| {
+            call[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+        };
+        push(bytemuck::bytes_of(&header));
+        for [input, output] in views {
+            push(bytemuck::bytes_of(&records::View { input, output }));
+        }
+        if prepared.in_memory.is_none() {
+            push(&prepared.program.bytes);
+        }
+        let launch = Launch {
+            blocks: header.lanes * header.slices,
+            threads: prepared.spread.threads,
+            shared_bytes: 0,
+            is_cooperative: false,
+        };
+        // SAFETY: the parameters are those of the kernel; the addresses are valid as the caller promises, and the communicator's own
+        // memory lives until it is dropped.
+        unsafe { prepared.kernel.function.launch(stream, launch, Parameters::Buffer(&call)) }?;
+        if let Some(staged) = &staged {
+            // SAFETY: as the caller promises.
+            unsafe { staged.copy_out(stream) }?;
+        }
+        if !is_captured && stream.is_borrowed() {
+            self.event.record(stream)?;
+        }
+        match &mut self.resources.registry {
+            Some(registry) if is_registered => registry.launched(stream),
+            _ => Ok(()),
+        }
+    }
+
+    /// Finds out where the buffers of a call are for each rank. Ranks in other processes map them, or memory that stands in for them.
+    fn place(
+        &mut self,
+        plan: PlanId,
+        buffers: [DeviceAddress; 2],
+        key: &Key,
+        is_captured: bool,
+    ) -> Result<Placed, Error> {
+        let rank = self.group.rank() as u32;
+        let Resources { plans, registry, staging, .. } = &mut *self.resources;
+        let plan = plans[plan.number].compiler.plan();
+        let Some(registry) = registry.as_mut().filter(|_| plan.needs_windows()) else {
+            let views = vec![buffers; plan.ranks as usize];
+            return Ok(Placed { views, staged: None, is_registered: false });
+        };
+        let block_bytes = (key.count * key.data_type.bytes()) as u64;
+        let blocks = [plan.collective.gives(rank, plan.ranks), plan.collective.gets(rank, plan.ranks)];
+        let [input, output] = blocks.map(|blocks| u64::from(blocks) * block_bytes);
+        let buffers = [(buffers[0], input), (buffers[1], output)];
+        let (views, staged) = match registry.views(buffers, is_captured) {
+            Ok(views) => (views, None),
+            Err(Obstacle::Error(why)) => return Err(why),
+            Err(Obstacle::Unshareable(why)) => {
+                // Memory may be allocated while another thread captures a graph.
+                let _relaxed = RelaxedCapture::begin(self.context.driver())?;
+                let is_in_place = key.aliasing == Aliasing::InPlace;
+                let staged = staging.stage(&self.context, &self.peers, buffers, is_in_place, &why)?;
+                let ours = [(staged.buffers[0], input), (staged.buffers[1], output)];
+                let views = registry.views(ours, is_captured).map_err(|obstacle| match obstacle {
+                    Obstacle::Error(why) => why,
+                    Obstacle::Unshareable(why) => {
+                        Error::Misuse { attempt: "share a buffer with other processes".to_owned(), why }
+                    }
+                })?;
+                (views, Some(staged))
+            }
+        };
+        Ok(Placed { views, staged, is_registered: !is_captured })
+    }
+
+    /// Makes a call wait for the last one, if that is on another stream and neither is captured: an event must not lead into a graph, or
+    /// out of one.
+    fn order(&mut self, stream: &Stream) -> Result<(), Error> {
+        match &self.last {
+            Some(Last::Own(last)) if last.raw() == stream.raw() => return Ok(()),
+            Some(Last::Own(last)) if last.capture()? == Capture::None => {
+                self.event.record(last)?;
+                stream.wait_for(&self.event)?;
+            }
+            // The same handle may be another stream by now, except those of default streams.
+            Some(Last::Borrowed(last)) if *last != stream.raw().addr() || *last > DEFAULT_STREAMS_MAX => {
+                stream.wait_for(&self.event)?;
+            }
+            _ => {}
+        }
+        self.last = Some(match stream.is_borrowed() {
+            true => Last::Borrowed(stream.raw().addr()),
+            false => Last::Own(stream.clone()),
+        });
+        Ok(())
+    }
+}

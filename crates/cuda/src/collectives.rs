@@ -84,13 +84,18 @@ impl Collectives {
         self.communicator.aborter()
     }
 
+    /// Lets ranks in other processes unmap this rank's buffers; see [`Communicator::release_buffers`].
+    pub fn release_buffers(&mut self) -> Result<(), Error> {
+        self.communicator.release_buffers()
+    }
+
     /// Whether other ranks are in this process and on this GPU: then each needs streams of its own, because a call waits for theirs.
     pub fn shares_context(&self) -> bool {
         self.communicator.shares_context()
     }
 
-    /// Makes no more calls; see [`Communicator::leave`].
-    pub(crate) fn leave(&self) -> Result<(), Error> {
+    /// Waits for this rank's calls and makes no more; see [`Communicator::leave`].
+    pub fn leave(&self) -> Result<(), Error> {
         self.communicator.leave()
     }
 

@@ -133,6 +133,7 @@ impl Communicator {
     ///
     /// Plans that read or write buffers of other ranks need GPUs that can access each other.
     pub fn load(&mut self, plan: Verified) -> Result<PlanId, Error> {
+        self.check()?;
         let misuse = |plan: &Verified, why: String| {
             Err(Error::Misuse { attempt: format!("load the plan {}", plan.name), why })
         };
@@ -177,9 +178,7 @@ impl Communicator {
         }
         self.context.synchronize()?;
         // Kernels of other ranks may still use them.
-        if let Some(why) = self.failure() {
-            return Err(Error::Failed { why });
-        }
+        self.check()?;
         self.resources.registry.as_mut().map_or(Ok(()), BufferRegistry::release_all)
     }
 
@@ -188,6 +187,10 @@ impl Communicator {
         let Resources { reports, presence, .. } = &*self.resources;
         let own = reports.failure().map(|report| describe(self.rank(), &report));
         own.or_else(|| presence.failure())
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        self.failure().map_or(Ok(()), |why| Err(Error::Failed { why }))
     }
 
     /// What the blocks of this rank that have waited for long wait for.
@@ -210,16 +213,19 @@ impl Communicator {
         self.shares_context
     }
 
-    /// Waits for this rank's calls, and then says that it leaves: calls of other ranks that still wait for it fail.
-    pub(crate) fn leave(&self) -> Result<(), Error> {
+    /// Waits for this rank's calls, and then says that it leaves: calls of other ranks that still wait for it fail. It makes no more calls.
+    /// If other ranks are in this process and on this GPU, the program must have waited for its graphs with calls.
+    pub fn leave(&self) -> Result<(), Error> {
         match &self.last {
-            _ if self.has_captured => self.context.synchronize()?,
+            // With kernels of other ranks in the context, this would wait for some that wait for this rank.
+            _ if self.has_captured && !self.shares_context => self.context.synchronize()?,
             Some(Last::Own(last)) if last.capture()? == Capture::None => {
                 self.event.record(last)?;
                 self.event.synchronize()?;
             }
+            Some(Last::Own(_)) => return Err(captured_since()),
             Some(Last::Borrowed(_)) => self.event.synchronize()?,
-            _ => {}
+            None => {}
         }
         self.resources.presence.leave();
         Ok(())
@@ -240,4 +246,10 @@ impl Drop for Communicator {
             ),
         }
     }
+}
+
+/// The last call cannot be waited for.
+fn captured_since() -> Error {
+    let why = "a capture of the stream of the last call has begun since; end it first".to_owned();
+    Error::Misuse { attempt: "wait for the last call".to_owned(), why }
 }

@@ -86,6 +86,11 @@ impl Aborter {
     pub fn abort(&self) {
         self.0.abort();
     }
+
+    /// Why no call can succeed any more, if a rank has aborted or died.
+    pub fn failure(&self) -> Option<String> {
+        self.0.failure()
+    }
 }
 
 impl Words {

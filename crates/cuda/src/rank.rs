@@ -83,7 +83,7 @@ pub fn on_threads<T: Send>(
     let ended = ended.into_iter().map(|end| end.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
     let (results, mut errors): (Vec<_>, Vec<_>) = ended.partition(Result::is_ok);
     // The others failed because this one did.
-    errors.sort_by_key(|end| matches!(end, Err(Error::Failed { .. })));
+    errors.sort_by_key(|end| matches!(end, Err(Error::Failed { .. } | Error::Group { .. })));
     errors.into_iter().chain(results).collect()
 }
 
@@ -142,12 +142,14 @@ impl Rank {
 
     /// A buffer of zeros.
     pub fn buffer<T: Pod>(&self, length: usize) -> Result<Buffer<T>, Error> {
-        let bytes = length.checked_mul(size_of::<T>()).ok_or_else(|| Error::Misuse {
-            attempt: format!("allocate {length} elements"),
-            why: "they are more than there is memory".to_owned(),
-        })?;
+        let bytes = length.checked_mul(size_of::<T>());
+        let mapped = bytes.and_then(|bytes| bytes.max(1).checked_next_multiple_of(self.unit_bytes));
+        let (Some(bytes), Some(mapped_bytes)) = (bytes, mapped) else {
+            let why = "they are more than there is memory".to_owned();
+            return Err(Error::Misuse { attempt: format!("allocate {length} elements"), why });
+        };
         self.check_not_captured()?;
-        let memory = match self.pool.take(bytes.max(1).next_multiple_of(self.unit_bytes)) {
+        let memory = match self.pool.take(mapped_bytes) {
             Some(memory) => memory,
             None => self.allocate(bytes).or_else(|why| {
                 // After a failure, other ranks may still write to idle memory.

@@ -81,7 +81,7 @@ impl From<Refusal> for Obstacle {
     fn from(refusal: Refusal) -> Obstacle {
         match refusal {
             Refusal::Unshareable(why) => Obstacle::Unshareable(why),
-            Refusal::Failed(why) => refused(why).into(),
+            Refusal::Failed(why) => failed(why).into(),
         }
     }
 }
@@ -217,10 +217,14 @@ fn register(
     for parts in missing.chunks(PARTS_AT_ONCE) {
         before(parts);
         let export = |part: &Part| Ok((part.clone(), exporter.descriptor_of(part)?));
-        let exported: Vec<_> = parts.iter().map(export).collect::<Result<_, String>>().map_err(refused)?;
-        // Some peers may have mapped parts that others refuse.
-        let ids = || parts.iter().map(|part| part.id).collect::<Vec<_>>();
-        let mapped = service.map(&exported, timeout).inspect_err(|_| drop(service.release(&ids())))?;
+        let exported: Vec<_> = parts.iter().map(export).collect::<Result<_, String>>().map_err(failed)?;
+        let mapped = service.map(&exported, timeout);
+        if let Err(MapError::Refused(_)) = &mapped {
+            // Other peers may have mapped parts, which no call uses: a peer does not refuse parts that it has mapped before.
+            let ids: Vec<u64> = parts.iter().map(|part| part.id).collect();
+            service.release(&ids).map_err(failed)?;
+        }
+        let mapped = mapped?;
         for (part, addresses) in std::iter::zip(parts, mapped) {
             exports.insert(part, addresses);
         }
@@ -279,6 +283,10 @@ impl Handler for Mapper {
         let mut imports = IMPORTS.lock().unwrap_or_else(PoisonError::into_inner);
         imports.release(self.owner(owner), self.holder(owner), ids);
     }
+}
+
+fn failed(why: String) -> Error {
+    Error::Group { why: format!("cannot share a buffer with other processes: {why}") }
 }
 
 fn refused(why: String) -> Error {

@@ -313,8 +313,12 @@ impl Communicator {
         let failed = |error: Error| self.raised(py, &error, "shrink");
         self.check_not_in_call().map_err(failed)?;
         let background = self.take_background().map_err(failed)?;
-        py.detach(|| self.gpus.leave());
-        let shrink = move || Self::new(background.close()?.shrink()?);
+        let gpus = self.gpus.clone();
+        let shrink = move || {
+            // The error of a call is why the program shrinks.
+            let _ = gpus.leave();
+            Self::new(background.close()?.shrink()?)
+        };
         interruptible(py, shrink)?.map_err(failed)
     }
 
@@ -331,13 +335,16 @@ impl Communicator {
         let failed = |error: Error| self.raised(py, &error, "close");
         self.check_not_in_call().map_err(failed)?;
         let Ok(background) = self.take_background() else { return Ok(()) };
-        py.detach(|| self.gpus.leave());
-        interruptible(py, move || background.close().map(drop))?.map_err(failed)
+        let gpus = self.gpus.clone();
+        let (failure, closed) = interruptible(py, move || (gpus.leave(), background.close().map(drop)))?;
+        closed.map_err(failed)?;
+        failure.map_or(Ok(()), |why| Err(crate::error::failed(py, &why)))
     }
 
     /// Raises the error of a call on arrays of a GPU that has failed.
     fn check(&self, py: Python<'_>) -> PyResult<()> {
-        self.gpus.failure(py).map_or(Ok(()), |why| Err(crate::error::failed(py, &why)))
+        let failure = py.detach(|| self.gpus.failure());
+        failure.map_or(Ok(()), |why| Err(crate::error::failed(py, &why)))
     }
 
     /// Leaves when the program ends: closes, or aborts if calls are unfinished, because nobody will wait for them.

@@ -27,6 +27,9 @@ pub(crate) struct Gpus {
     /// Beside the lock, which a thread that loads a plan holds.
     aborter: Arc<Mutex<Option<Aborter>>>,
     is_closed: Arc<AtomicBool>,
+    is_aborted: Arc<AtomicBool>,
+    /// Why a call had failed when this rank left.
+    failed: Arc<Mutex<Option<String>>>,
 }
 
 struct Gpu {
@@ -61,53 +64,86 @@ pub(crate) struct Arguments {
 impl Gpus {
     /// Whether this rank has joined the others.
     pub(crate) fn has_joined(&self, py: Python<'_>) -> bool {
-        py.detach(|| lock(&self.gpu).is_some())
+        py.detach(|| {
+            let has_joined = lock(&self.gpu).is_some();
+            self.leave_if_closed();
+            has_joined
+        })
     }
 
     /// Joins the ranks of a group. All ranks call it.
     pub(crate) fn join(&self, group: Bootstrap, device: usize, timeout: Duration) -> Result<(), cuda::Error> {
         let mut collectives = Collectives::new(group, &device_numbered(device)?, timeout)?;
         collectives.set_call_timeout(timeout);
-        *lock(&self.aborter) = Some(collectives.aborter());
+        {
+            let mut aborter = lock(&self.aborter);
+            if self.is_aborted.load(Ordering::Acquire) {
+                collectives.abort();
+            }
+            *aborter = Some(collectives.aborter());
+        }
         *lock(&self.gpu) = Some(Gpu { device, collectives, timeout, known: HashSet::new() });
-        self.drop_if_closed();
+        self.leave_if_closed();
         Ok(())
     }
 
     /// Ends the calls of all ranks that wait. Does not wait itself.
     pub(crate) fn abort(&self) {
-        if let Some(aborter) = &*lock(&self.aborter) {
+        let aborter = lock(&self.aborter);
+        // A thread that joins looks at it.
+        self.is_aborted.store(true, Ordering::Release);
+        if let Some(aborter) = &*aborter {
             aborter.abort();
         }
     }
 
-    /// Why a call failed, if one has.
-    pub(crate) fn failure(&self, py: Python<'_>) -> Option<String> {
-        py.detach(|| lock(&self.gpu).as_ref().and_then(|gpu| gpu.collectives.failure()))
+    /// Why a call failed, if one has. Does not wait for a thread that loads a plan.
+    pub(crate) fn failure(&self) -> Option<String> {
+        let known = lock(&self.failed).clone();
+        let own = || {
+            let gpu = self.gpu.try_lock().ok()?;
+            gpu.as_ref()?.collectives.failure()
+        };
+        let failure = known.or_else(own).or_else(|| lock(&self.aborter).as_ref()?.failure());
+        self.leave_if_closed();
+        failure
     }
 
-    /// Leaves the ranks, after this rank's calls. A thread that still loads a plan does so when that is done.
-    pub(crate) fn leave(&self) {
+    /// Leaves the ranks, after this rank's calls. A thread that still loads a plan does so when that is done. Returns why a call failed, if
+    /// one has and this rank has not aborted.
+    pub(crate) fn leave(&self) -> Option<String> {
         self.is_closed.store(true, Ordering::Release);
         let gpu = match self.gpu.try_lock() {
             Ok(mut gpu) => gpu.take(),
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().take(),
             Err(TryLockError::WouldBlock) => None,
         };
-        drop(gpu);
+        self.finish(gpu);
+        lock(&self.failed).clone().filter(|_| !self.is_aborted.load(Ordering::Acquire))
     }
 
-    fn drop_if_closed(&self) {
-        if self.is_closed.load(Ordering::Acquire) {
-            drop(lock(&self.gpu).take());
+    fn leave_if_closed(&self) {
+        if self.is_closed.load(Ordering::Acquire)
+            && let Ok(mut gpu) = self.gpu.try_lock()
+        {
+            let gpu = gpu.take();
+            self.finish(gpu);
         }
+    }
+
+    /// Waits for the calls of this rank and keeps the error of one that failed.
+    fn finish(&self, gpu: Option<Gpu>) {
+        let Some(gpu) = gpu else { return };
+        let left = gpu.collectives.leave();
+        let failure = gpu.collectives.failure().or_else(|| left.err().map(|why| why.to_string()));
+        *lock(&self.failed) = failure;
     }
 
     /// Runs something on the joined rank, and leaves if the communicator was closed meanwhile.
     fn with<T>(&self, work: impl FnOnce(&mut Gpu) -> Result<T, cuda::Error>) -> Result<T, cuda::Error> {
         let closed = || cuda::Error::Failed { why: "the communicator is closed".to_owned() };
         let done = lock(&self.gpu).as_mut().ok_or_else(closed).and_then(work);
-        self.drop_if_closed();
+        self.leave_if_closed();
         done
     }
 
@@ -137,7 +173,14 @@ impl Gpus {
             let (gpus, wanted) = (self.clone(), call.clone());
             // The call itself is made by this thread, while its arrays are there.
             let prepared = interruptible(py, move || gpus.with(|gpu| gpu.prepare(wanted, addresses)));
-            prepared.inspect_err(|_| interrupted())?.map_err(raised)?;
+            let prepared = prepared.inspect_err(|_| interrupted())?;
+            if let Err(error) = &prepared
+                && !matches!(error, cuda::Error::Misuse { .. } | cuda::Error::Failed { .. })
+            {
+                // The others make the call, and would wait for this rank.
+                self.abort();
+            }
+            prepared.map_err(raised)?;
         }
         let Arguments { stream, timeout, .. } = arguments;
         // SAFETY: the caller's.

@@ -5,7 +5,7 @@
 
 use weftlink_plan::{Aliasing, DataType};
 
-use super::{Communicator, Last, PlanId, Resources};
+use super::{Communicator, Last, PlanId, Resources, captured_since};
 use crate::Error;
 use crate::call::{Key, Operation};
 use crate::driver::{Capture, DeviceAddress, DeviceBuffer, Launch, Parameters, RelaxedCapture, Stream};
@@ -13,8 +13,8 @@ use crate::records::{self, CALL_BYTES};
 use crate::registration::Obstacle;
 use crate::staging::Staged;
 
-/// The handles of default streams: null, legacy, per thread.
-const DEFAULT_STREAMS_MAX: usize = 2;
+/// The handles of the default stream: null and 1. That of a thread, 2, is another one in each thread.
+const DEFAULT_STREAMS_MAX: usize = 1;
 
 /// Where the buffers of a call are.
 struct Placed {
@@ -69,14 +69,15 @@ impl Communicator {
         data_type: DataType,
         operation: Operation,
     ) -> Result<(), Error> {
+        self.check()?;
+        let misuse = |why: &str| Error::Misuse { attempt: "run a plan".to_owned(), why: why.to_owned() };
+        let is_captured = match stream.capture()? {
+            Capture::None => false,
+            Capture::Active => true,
+            Capture::Invalidated => return Err(misuse("the capture of its stream has failed")),
+        };
         let key = self.prepare_call(plan, [input, output], count, data_type, operation.reduction)?;
-        let factor = operation
-            .factor_of(&key)
-            .map_err(|why| Error::Misuse { attempt: "run a plan".to_owned(), why })?;
-        if let Some(why) = self.failure() {
-            return Err(Error::Failed { why });
-        }
-        let is_captured = stream.capture()? != Capture::None;
+        let factor = operation.factor_of(&key).map_err(|why| misuse(&why))?;
         let Placed { views, staged, is_registered } = self.place(plan, [input, output], &key, is_captured)?;
         let [input, output] = staged.as_ref().map_or([input, output], |staged| staged.buffers);
         if is_captured {
@@ -184,7 +185,8 @@ impl Communicator {
                 self.event.record(last)?;
                 stream.wait_for(&self.event)?;
             }
-            // The same handle may be another stream by now, except those of default streams.
+            Some(Last::Own(_)) => return Err(captured_since()),
+            // The same handle may be another stream by now, except those of the default stream.
             Some(Last::Borrowed(last)) if *last != stream.raw().addr() || *last > DEFAULT_STREAMS_MAX => {
                 stream.wait_for(&self.event)?;
             }

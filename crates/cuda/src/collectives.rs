@@ -108,9 +108,9 @@ impl Collectives {
         Ok(loaded)
     }
 
-    /// Whether it has loaded a plan.
-    pub(crate) fn has(&self, plan: &LoadedPlan) -> bool {
-        self.loaded.contains(plan)
+    /// The plans that it has loaded, in that order.
+    pub(crate) fn loaded(&self) -> &[LoadedPlan] {
+        &self.loaded
     }
 
     /// The plan of calls of this size, loaded at first use. All ranks call it with the same arguments: loading waits for all of them.

@@ -54,17 +54,16 @@ impl Ranks {
         let reduction = case.reduction.unwrap_or(Reduction::Sum);
         let mut buffers: Vec<_> = (0..case.ranks).map(|rank| Buffers::new(case, rank, seed)).collect();
         let context = self.comms[0].context().clone();
-        let mut on_gpu = Vec::new();
-        let mut keys = Vec::new();
-        for (rank, buffers) in buffers.iter_mut().enumerate() {
-            let copies = OnGpu::new(&context, &self.streams[rank], buffers);
-            let comm = &mut self.comms[rank];
-            keys.push(
-                comm.prepare_call(plans[rank], copies.addresses, count, case.data_type, reduction)
-                    .unwrap_or_else(|why| panic!("{case}: {why}")),
-            );
-            on_gpu.push(copies);
-        }
+        let streams = self.streams.iter();
+        let on_gpu: Vec<_> = std::iter::zip(streams, &mut buffers)
+            .map(|(stream, buffers)| OnGpu::new(&context, stream, buffers))
+            .collect();
+        // Ranks may compile kernels of their own, at the same time.
+        let prepared = self.comms.iter_mut().zip(&plans).zip(&on_gpu).collect();
+        let keys = together(prepared, |((comm, &plan), OnGpu { addresses, .. })| {
+            comm.prepare_call(plan, *addresses, count, case.data_type, reduction)
+                .unwrap_or_else(|why| panic!("{case}: {why}"))
+        });
         for (rank, OnGpu { addresses, .. }) in on_gpu.iter().enumerate() {
             let (comm, stream) = (&mut self.comms[rank], &self.streams[rank]);
             let operation = operation_of(case, rank as u32);

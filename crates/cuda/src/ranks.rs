@@ -134,9 +134,11 @@ impl Ranks {
     /// others' in the cache.
     pub fn prepare(&mut self, calls: &[Call]) -> Result<(), Error> {
         let ranks = self.ranks.len();
+        let plans = calls.iter().map(|call| self.number_of(&call.plan)).collect::<Result<Vec<_>, _>>()?;
+        let calls: Vec<_> = std::iter::zip(calls, plans).collect();
         in_parallel(self.ranks.iter_mut().enumerate().collect(), |(number, rank): (usize, &mut Rank)| {
             let first = number * calls.len() / ranks;
-            calls[first..].iter().chain(&calls[..first]).try_for_each(|call| rank.prepare(call))
+            calls[first..].iter().chain(&calls[..first]).try_for_each(|&(call, plan)| rank.prepare(call, plan))
         })?;
         Ok(())
     }
@@ -242,6 +244,7 @@ impl Ranks {
     /// Enqueues calls on all ranks, round by round. They begin after the work of rank 0's stream so far, and that stream continues after
     /// them.
     fn enqueue(&mut self, call: &Call, times: u32) -> Result<(), Error> {
+        let plan = self.number_of(&call.plan)?;
         let (first, others) = self.ranks.split_at_mut(1);
         let first = &mut first[0];
         first.joined.record(&first.stream)?;
@@ -249,8 +252,8 @@ impl Ranks {
             rank.stream.wait_for(&first.joined)?;
         }
         for _ in 0..times {
-            first.run(call)?;
-            others.iter_mut().try_for_each(|rank| rank.run(call))?;
+            first.run(call, plan)?;
+            others.iter_mut().try_for_each(|rank| rank.run(call, plan))?;
         }
         for rank in others {
             rank.joined.record(&rank.stream)?;
@@ -269,6 +272,14 @@ impl Ranks {
         }
     }
 
+    /// The number of a plan, which is that of the first rank: all ranks load the same plans in the same order.
+    fn number_of(&self, plan: &LoadedPlan) -> Result<usize, Error> {
+        self.ranks[0].collectives.loaded().iter().position(|loaded| loaded == plan).ok_or_else(|| {
+            let (attempt, why) = (format!("run {}", plan.name), "other ranks have loaded it".to_owned());
+            Error::Misuse { attempt, why }
+        })
+    }
+
     fn first_of_all<T: Send>(
         &mut self,
         work: impl Fn(&mut Rank) -> Result<T, Error> + Sync,
@@ -279,28 +290,26 @@ impl Ranks {
 }
 
 impl Rank {
-    fn prepare(&mut self, call: &Call) -> Result<(), Error> {
+    fn prepare(&mut self, call: &Call, plan: usize) -> Result<(), Error> {
         let buffers = self.buffers_of(call)?;
-        self.collectives.prepare_call(&call.plan, buffers, call.count, call.data_type, call.reduction)
+        let plan = self.collectives.loaded()[plan].clone();
+        self.collectives.prepare_call(&plan, buffers, call.count, call.data_type, call.reduction)
     }
 
-    fn run(&mut self, call: &Call) -> Result<(), Error> {
+    fn run(&mut self, call: &Call, plan: usize) -> Result<(), Error> {
         let buffers = self.buffers_of(call)?;
-        let Call { plan, count, data_type, reduction, .. } = call;
+        let plan = self.collectives.loaded()[plan].clone();
+        let Call { count, data_type, reduction, .. } = call;
         let factor = call.factors.get(self.collectives.rank());
         let operation = factor.and_then(|factor| Operation::premultiplied_sum(factor));
         let operation = operation.unwrap_or((*reduction).into());
         // SAFETY: the buffers have all blocks of the call, as `buffers_of` checks for each rank before any of them runs, and live as long
         // as the ranks.
-        unsafe { self.collectives.run(plan, &self.stream, buffers, *count, *data_type, operation) }
+        unsafe { self.collectives.run(&plan, &self.stream, buffers, *count, *data_type, operation) }
     }
 
     /// The addresses of a call's input and output.
     fn buffers_of(&self, call: &Call) -> Result<[DeviceAddress; 2], Error> {
-        if !self.collectives.has(&call.plan) {
-            let (attempt, why) = (format!("run {}", call.plan.name), "other ranks have loaded it");
-            return Err(Error::Misuse { attempt, why: why.to_owned() });
-        }
         let collective = call.plan.collective();
         let (rank, ranks) = (self.collectives.rank() as u32, self.collectives.ranks());
         let block = call.count.saturating_mul(call.data_type.bytes());

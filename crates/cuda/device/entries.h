@@ -12,13 +12,13 @@ WEFT_DEVICE u64* control_word(const Block& block, u64 control, u32 word) { retur
 
 // Sends this rank's entry to a peer.
 WEFT_DEVICE void enter(const Block& block, u32 rank) {
-#ifdef WEFT_IN_SHARED
-    const View view = ((const View*)block.shared.rest)[rank];
-#else
-    const View view = ((const View*)block.call.rest)[rank];
-#endif
+    const CallHeader& call = block.header();
+    const View* views = (const View*)block.call.rest;
+    const View view = views[rank];
+    // The program begins with the control memory of all ranks.
+    const u64* arenas = call.program != 0 ? (const u64*)call.program : (const u64*)(views + call.ranks);
     const u64 epoch = (u64)epoch_of(block) << 32;
-    u64* to = control_word(block, record<u64>(block, rank * (u32)sizeof(u64)), block.header().rank * ENTRY_WORDS);
+    u64* to = control_word(block, arenas[rank], call.rank * ENTRY_WORDS);
     store_entry(to + 0, epoch | (u32)view.input);
     store_entry(to + 1, epoch | (u32)(view.input >> 32));
     store_entry(to + 2, epoch | (u32)view.output);
@@ -31,8 +31,8 @@ WEFT_DEVICE void enter(const Block& block, u32 rank) {
 }
 
 // Waits for the entry of a peer. One of a later call means that the peer has finished this one: then nothing accesses its buffers any more.
-WEFT_DEVICE void await_entry(Block& block, const Poll& poll) {
-    const u64* from = control_word(block, block.header().control, poll.word);
+WEFT_DEVICE void await_entry(Block& block, u32 rank) {
+    const u64* from = control_word(block, block.header().control, rank * ENTRY_WORDS);
     const u32 epoch = epoch_of(block);
     u64 words[ENTRY_WORDS_USED];
     Wait wait = begin_wait();
@@ -48,15 +48,15 @@ WEFT_DEVICE void await_entry(Block& block, const Poll& poll) {
             there += (int)(found - epoch) >= 0, same += found == epoch;
         }
         if (there == ENTRY_WORDS_USED) break;
-        if (!continues(block, wait, ENTERED, poll.rank)) return;
+        if (!continues<INLINE_WAITS>(block, wait, ENTERED, rank)) return;
     }
     end_wait(block, wait);
     fence_acquire();
     if (same != ENTRY_WORDS_USED) return;
-    if ((u32)words[4] != block.header().signature) return mismatch(block, ENTERED, poll.rank, (u32)words[4]);
-    block.shared.bases[2 * poll.rank + 0] = words[1] << 32 | (u32)words[0];
-    block.shared.bases[2 * poll.rank + 1] = words[3] << 32 | (u32)words[2];
-    if constexpr (Packs::One::SCALES) block.shared.factors[poll.rank] = element_of(words[6] << 32 | (u32)words[5]);
+    if ((u32)words[4] != block.header().signature) return mismatch<INLINE_WAITS>(block, ENTERED, rank, (u32)words[4]);
+    block.shared.bases[2 * rank + 0] = words[1] << 32 | (u32)words[0];
+    block.shared.bases[2 * rank + 1] = words[3] << 32 | (u32)words[2];
+    if constexpr (Packs::One::SCALES) block.shared.factors[rank] = element_of(words[6] << 32 | (u32)words[5]);
 }
 
 } // namespace weft

@@ -113,7 +113,7 @@ template <class S> struct Packets {
         const Words head = load_packets((const Words*)(place.first - thread_index() * 2 * PACKET_BYTES - HEAD_BYTES));
         if (head.word[1] != place.flag) return false;
         if (head.word[0] == block.header().signature) return true;
-        mismatch(block, ARRIVED, place.peer, head.word[0]);
+        mismatch<INLINE_WAITS>(block, ARRIVED, place.peer, head.word[0]);
         return false;
     }
 
@@ -133,7 +133,7 @@ template <class S> struct Packets {
                 if (block.failed) return false;
             }
             if (missing == INPUTS) break;
-            if (!continues(block, wait, ARRIVED, peer)) return false;
+            if (!continues<INLINE_WAITS>(block, wait, ARRIVED, peer)) return false;
         }
         end_wait(block, wait);
         result = reduce(v, part);
@@ -149,7 +149,7 @@ template <class S> struct Packets {
             Words words;
             Wait wait = begin_wait();
             while (!get_small(block, place, k, count, words) || (k == 0 && !has_head(place)))
-                if (block.failed || !continues(block, wait, ARRIVED, place.peer)) return false;
+                if (block.failed || !continues<INLINE_WAITS>(block, wait, ARRIVED, place.peer)) return false;
             end_wait(block, wait);
             words = scale(words, i, part);
             if (inputs == 1) result = words;

@@ -81,24 +81,27 @@ struct Lane {
 };
 
 struct CallHeader {
+    // What every call reads first lies together: each line of parameters that no thread has read before takes hundreds of cycles.
+    u64 tiles_run; // Of each block, in all calls.
+    u64 failure;   // Not 0 once a call of the plan has failed on some rank.
+    u64 control, control_stride; // Words that peers write, by slice.
+    u64 program;       // In device memory, or 0 if it follows the views.
     u32 rank, ranks, lanes, slices;
+    u32 program_bytes, unit_elements; // Of the program, and consecutive elements of a slice.
+    u64 input, output; // This rank's buffers.
+    u64 tiles;
+    u64 first_offset; // Where the first step's first input begins in this rank's input, if it does, and how many elements it has.
+    u32 first_elements;
     u32 signature, announces;
     u32 fifos, lists;  // The offsets of FIFO ends and lanes from the start of the program, which begins with the control memory of all ranks.
-    u64 tiles;
+    u32 combined; // How many ranks' inputs a final result combines; of a scan, that of this rank.
     u64 repeats;       // Of the first list: all tiles but the last, or none where each tile has steps of its own.
     u64 tile_bytes;    // From the start of a tile of the user's buffers to the next.
-    u64 input, output; // This rank's buffers.
-    u64 program;       // In device memory, or 0 if it follows the views.
-    u64 control, control_stride; // Words that peers write, by slice.
-    u64 failure;   // Not 0 once a call of the plan has failed on some rank.
-    u64 tiles_run; // Of each block, in all calls.
     u64 presence; // Host memory: a word of each rank, 0 as long as it is there.
     u64 reports; // Host memory: a `Report` of a failure, then one for each block.
     u64 timeout_ns;
     u64 trace;         // Memory for a record of steps, or 0.
-    u32 unit_elements; // Consecutive elements of a slice.
-    u32 program_bytes;
-    u32 combined; // How many ranks' inputs a final result combines; of a scan, that of this rank.
+    u32 has_whole_words; // All parts of buffers begin and end at multiples of 4 bytes, and have whole packets.
     u32 reserved[3];
     u64 factor; // This rank's factor of a pre-multiplied sum, in the low bits.
 };

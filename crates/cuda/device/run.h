@@ -44,29 +44,62 @@ WEFT_DEVICE bool run_tiles(Block& block) {
     return true;
 }
 
-WEFT_DEVICE void run(const Call& call, Shared& shared) {
-    const CallHeader& header = call.header;
-    const u32 lane = header.lanes == 1 ? 0 : block_index() % header.lanes;
-    const u32 slice = header.lanes == 1 ? block_index() : block_index() / header.lanes;
-    Block block = {call, shared, lane, slice, 0, 0, 0, 0, false};
-    // These loads do not wait for each other.
-    block.tile = block.tiles = load_relaxed(block.tiles_run());
-    copy_program(block);
-    if (Packs::One::SCALES && thread_index() == 0) shared.factors[header.rank] = element_of(header.factor);
-    // A call that has failed ends later ones before they announce their buffers.
-    if (thread_index() == 0 && load_relaxed((const u64*)header.failure) != 0) block.failed = true;
+// Runs the steps of a program.
+WEFT_DEVICE void run_program(Block& block) {
+    const CallHeader& header = block.header();
     if (agree(block)) {
-        if (thread_index() == 0) (void)has_failed(block.position(), ENTERED);
+        if (thread_index() == 0) (void)has_failed<INLINE_WAITS>(block.position(), ENTERED);
         return;
     }
-    if (header.announces && lane == 0) {
+    // After a failure the number does not matter: no call runs any more.
+    if (run_tiles(block) && thread_index() == 0) store_relaxed(block.tiles_run(), block.tiles + header.tiles);
+}
+
+#ifdef WEFT_DIRECT
+// A call that cannot run directly.
+WEFT_COLD void run_indirectly(const Call& call, Shared& shared, u32 slice, u64 tiles, bool failed) {
+    Block block = {call, shared, 0, slice, tiles, 0, tiles, 0, failed, false};
+    copy_program(block);
+    run_program(block);
+}
+#endif
+
+WEFT_DEVICE void run(const Call& call, Shared& shared) {
+    const CallHeader& header = call.header;
+#ifdef WEFT_LANES
+    constexpr u32 lanes = WEFT_LANES;
+#else
+    const u32 lanes = header.lanes;
+#endif
+    const u32 lane = lanes == 1 ? 0 : block_index() % lanes, slice = lanes == 1 ? block_index() : block_index() / lanes;
+    Block block = {call, shared, lane, slice, 0, 0, 0, 0, false, false};
+    if (Packs::One::SCALES && thread_index() == 0) shared.factors[header.rank] = element_of(header.factor);
+    // A call that has failed ends later ones before they announce their buffers. These loads do not wait for each other.
+    const u64 failure = thread_index() < header.ranks ? load_relaxed((const u64*)header.failure) : 0;
+    block.tile = block.tiles = load_relaxed(block.tiles_run());
+#ifdef WEFT_DIRECT
+    Directly direct = {block, 0, {}};
+    direct.begin();
+    block.failed = failure != 0;
+    if (barrier_or(block.failed || !direct.is_fit())) return run_indirectly(call, shared, slice, block.tiles, block.failed);
+    if (run_directly(direct) && thread_index() == 0) store_relaxed(block.tiles_run(), block.tiles + 1);
+#else
+    copy_program(block);
+    block.failed = failure != 0;
+    if (header.announces && lane == 0 && thread_index() < header.ranks && !block.failed) {
         fence_release();
         WEFT_NO_UNROLL
         for (u32 r = thread_index(); r < header.ranks; r += thread_count())
             if (r != header.rank) enter(block, r);
     }
-    // After a failure the number does not matter: no call runs any more.
-    if (run_tiles(block) && thread_index() == 0) store_relaxed(block.tiles_run(), block.tiles + header.tiles);
+#ifdef WEFT_ENTERS
+    // All lanes begin by waiting for the entries of all ranks.
+    WEFT_NO_UNROLL
+    for (u32 r = thread_index(); r < header.ranks && !block.failed; r += thread_count())
+        if (r != header.rank) await_entry(block, r);
+#endif
+    run_program(block);
+#endif
 }
 
 } // namespace weft

@@ -2,16 +2,27 @@
 // for the steps that a program has in a fixed order; read from the record for others.
 namespace weft {
 
+constexpr u32 COPIES = 4; // Loads of a thread that do not wait for each other.
+
 // Copies views and program to shared memory. All threads take part, and meet at a barrier afterwards.
 WEFT_DEVICE void copy_program(const Block& block) {
 #ifdef WEFT_IN_SHARED
     const CallHeader& call = block.header();
     const u32 views = call.ranks * (u32)sizeof(View), bytes = views + call.program_bytes;
+    const u8* parameters = (const u8*)block.call.rest;
+    const u8* program = call.program == 0 ? parameters : (const u8*)call.program - views;
+    const u32 all = thread_count() * 16;
     WEFT_NO_UNROLL
-    for (u32 at = thread_index() * 16; at < bytes; at += thread_count() * 16) {
-        const bool is_parameter = call.program == 0 || at < views;
-        const u8* from = is_parameter ? (const u8*)block.call.rest + at : (const u8*)call.program + (at - views);
-        *(Words*)(block.shared.rest + at) = load_anywhere(from);
+    for (u32 at = thread_index() * 16; at < bytes; at += COPIES * all) {
+        Words copied[COPIES];
+        WEFT_UNROLL
+        for (u32 c = 0; c < COPIES; c++) {
+            const u32 from = at + c * all;
+            if (from < bytes) copied[c] = load_anywhere((from < views ? parameters : program) + from);
+        }
+        WEFT_UNROLL
+        for (u32 c = 0; c < COPIES; c++)
+            if (at + c * all < bytes) *(Words*)(block.shared.rest + at + c * all) = copied[c];
     }
 #else
     (void)block;
@@ -22,7 +33,7 @@ WEFT_DEVICE void copy_program(const Block& block) {
 template <u32 ENTRIES, u32 POLLS, u32 INPUTS, u32 OUTPUTS, u32 POSTS, u64 IN, u64 OUT, u32 FLAGS> struct Shape {
     static constexpr bool IS_FIXED = true;
     static constexpr u32 FIXED_INPUTS = INPUTS, FIXED_OUTPUTS = OUTPUTS;
-    static constexpr bool FIXED_MESSAGES = (FLAGS & MESSAGES) != 0;
+    static constexpr bool FIXED_MESSAGES = (FLAGS & MESSAGES) != 0, HAS_HEADS = (FLAGS & (MESSAGES | PACKETS)) != 0;
     WEFT_DEVICE Shape(const Step&) {}
     static WEFT_DEVICE u32 entries() { return ENTRIES; }
     static WEFT_DEVICE u32 polls() { return POLLS; }
@@ -38,7 +49,7 @@ template <u32 ENTRIES, u32 POLLS, u32 INPUTS, u32 OUTPUTS, u32 POSTS, u64 IN, u6
 struct AnyShape {
     static constexpr bool IS_FIXED = false;
     static constexpr u32 FIXED_INPUTS = 0, FIXED_OUTPUTS = 0;
-    static constexpr bool FIXED_MESSAGES = false;
+    static constexpr bool FIXED_MESSAGES = false, HAS_HEADS = true;
     const Step& step;
     WEFT_DEVICE AnyShape(const Step& step) : step(step) {}
     WEFT_DEVICE u32 entries() const { return step.entries; }

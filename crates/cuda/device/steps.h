@@ -8,7 +8,7 @@ WEFT_DEVICE void await(Block& block, const Poll& poll) {
     const u64* from = control_word(block, block.header().control, poll.word);
     Wait wait = begin_wait();
     while ((long long)(load_acquire(from) - value) < 0)
-        if (!continues(block, wait, poll.kind, poll.rank)) return;
+        if (!continues<INLINE_WAITS>(block, wait, poll.kind, poll.rank)) return;
     end_wait(block, wait);
 }
 
@@ -44,12 +44,12 @@ template <class S> WEFT_DEVICE bool check_heads(Block& block, const Records<S>& 
                 const Words packets = load_packets((const Words*)slot.head);
                 found = packets.word[0];
                 if (packets.word[1] == slot.flag()) break;
-                if (!continues(block, wait, ARRIVED, slot.peer)) return due;
+                if (!continues<INLINE_WAITS>(block, wait, ARRIVED, slot.peer)) return due;
             }
             end_wait(block, wait);
         }
         if (operand.kind == PACKET) due = due || is_due(block, operand);
-        if (found != signature) mismatch(block, ARRIVED, slot.peer, found);
+        if (found != signature) mismatch<INLINE_WAITS>(block, ARRIVED, slot.peer, found);
     }
     return due;
 }
@@ -57,21 +57,18 @@ template <class S> WEFT_DEVICE bool check_heads(Block& block, const Records<S>& 
 template <class S> WEFT_DEVICE void move_spans(Block& block, const Records<S>& records, const Part& part) {
     Span* spans = block.shared.spans[block.turn];
     const u32 inputs = records.shape.inputs(), outputs = records.shape.outputs();
-    // Entries have the addresses of operands: all have arrived.
+    // Entries have the addresses of operands: all have arrived. With packets in the plan, units are smaller than vectors of all threads.
+    bool is_odd = part.unit != thread_count() * PACK;
     WEFT_NO_UNROLL
     for (u32 i = thread_index(); i < inputs + outputs; i += thread_count()) {
         const Operand& operand = records.input(i);
-        spans[i] = span_of(block, operand.kind, operand);
+        const Span span = span_of(block, operand.kind, operand);
+        spans[i] = span, is_odd = is_odd || ((span.first | span.stride) & 15) != 0;
     }
-    barrier();
+    is_odd = barrier_or(is_odd);
     block.turn ^= 1;
-    // With packets in the plan, units are smaller than vectors of all threads.
     if constexpr (S::IS_FIXED && S::FIXED_INPUTS > 0) {
-        u64 addresses = 0;
-        WEFT_NO_UNROLL
-        for (u32 i = 0; i < inputs + outputs; i++) addresses |= spans[i].first | spans[i].stride;
-        if ((addresses & 15) == 0 && part.unit == thread_count() * PACK)
-            return move_vectors<S::FIXED_INPUTS, S::FIXED_OUTPUTS, S::FIXED_MESSAGES>(part, spans, spans + inputs);
+        if (!is_odd) return move_vectors<S::FIXED_INPUTS, S::FIXED_OUTPUTS, S::FIXED_MESSAGES>(part, spans, spans + inputs);
     }
     move_any(part, spans, inputs, spans + inputs, outputs);
 }
@@ -95,13 +92,22 @@ template <class S> WEFT_DEVICE bool run_step(Block& block, u64 tile, u32 at, u32
     const CallHeader& call = block.header();
     bytes = shape.bytes();
     block.ordinal = step.ordinal, block.tile = block.tiles + tile + step.tile;
-    if (shape.polls() > 0) {
+    // An entry holds for all tiles.
+#ifdef WEFT_ENTERS
+    const u32 polled = shape.entries();
+#else
+    const u32 polled = tile == 0 ? 0 : shape.entries();
+#endif
+    const bool polls = polled < shape.polls();
+    if (polls) {
         WEFT_NO_UNROLL
-        for (u32 i = thread_index(); i < shape.polls(); i += thread_count())
-            i < shape.entries() ? await_entry(block, records.poll(i)) : await(block, records.poll(i));
+        for (u32 i = polled + thread_index(); i < shape.polls(); i += thread_count())
+            i < shape.entries() ? await_entry(block, records.poll(i).rank) : await(block, records.poll(i));
     }
-    // Other threads may have written the operands in the step before.
-    if ((shape.polls() > 0 || shape.has(PACKETS)) && agree(block)) return false;
+    // Other threads may have written the operands in the step before. A step that only waits leaves it to the next to agree.
+    if (!shape.has(MOVES) && shape.posts() == 0) block.waited = true;
+    else if ((polls || shape.has(PACKETS) || block.waited) && agree(block)) return false;
+    else block.waited = false;
     bool is_due = false;
     if (shape.has(MOVES)) {
         const u32 finished = shape.has(FINISHES) ? shape.outputs() : shape.has(FINISHES_FIRST) ? 1 : 0;
@@ -115,11 +121,11 @@ template <class S> WEFT_DEVICE bool run_step(Block& block, u64 tile, u32 at, u32
             barrier();
         }
 #endif
-        send_heads(block, records);
+        if constexpr (S::HAS_HEADS) send_heads(block, records);
         bool has_checked = false;
         if (shape.has(PACKETS)) has_checked = Packets<S>{block, records, part, {}, {}}.move();
         else move_spans(block, records, part);
-        if (shape.posts() > 0) is_due = check_heads(block, records, has_checked);
+        if (S::HAS_HEADS && shape.posts() > 0) is_due = check_heads(block, records, has_checked);
     }
 #ifdef WEFT_TRACE
     if (!shape.has(PACKETS)) {

@@ -10,10 +10,6 @@ using Element = Packs::Storage;
 
 constexpr u32 PACK = 16 / sizeof(Element); // Elements of 16 bytes; all types divide them.
 
-// A quotient of 64 bits, which takes much code; most fit into 32.
-WEFT_COLD u64 divide_long(u64 a, u64 b) { return a / b; }
-WEFT_DEVICE u64 divide(u64 a, u64 b) { return (a | b) >> 32 == 0 ? (u32)a / (u32)b : divide_long(a, b); }
-
 // The element in the low bits. Factors have at most 8 bytes.
 WEFT_DEVICE Element element_of(u64 bits) { return Packs::element(Words{{(u32)bits, (u32)(bits >> 32), 0, 0}}, 0); }
 
@@ -77,7 +73,8 @@ template <class Get> WEFT_DEVICE Element reduce_any(Get get, u32 count, const Pa
 }
 
 // Any number of operands, at any address.
-WEFT_COLD void move_any(const Part& part, const Span* in, u32 inputs, const Span* out, u32 outputs) {
+// By value: a part whose address is taken would leave the registers.
+WEFT_COLD void move_any(Part part, const Span* in, u32 inputs, const Span* out, u32 outputs) {
     u64 k = 0;
     for (u64 start = (u64)part.slice * part.unit; start < part.elements; start += part.step, k++) {
         u64 length = part.elements - start < part.unit ? part.elements - start : part.unit;
@@ -87,23 +84,6 @@ WEFT_COLD void move_any(const Part& part, const Span* in, u32 inputs, const Span
             for (u32 o = 0; o < outputs; o++) ((Element*)(out[o].first + k * out[o].stride))[at] = finish(result, o, part);
         }
     }
-}
-
-// What a thread moves of a part by 16 bytes at a time: whole vectors, then the elements of an incomplete one.
-struct Own {
-    u64 full;
-    u32 rest;
-};
-
-WEFT_DEVICE Own own_part(const Part& part) {
-    const u64 start = (u64)part.slice * part.unit + thread_index() * PACK;
-    if (start >= part.elements) return {0, 0};
-    const u64 left = part.elements - start;
-    if (left < PACK) return {0, (u32)left};
-    const u64 full = divide(left - PACK, part.step) + 1;
-    // Where the last vector is whole, nothing follows in the block's next unit either.
-    const u64 next = full * part.step;
-    return {full, next < left ? (u32)(left - next) : 0};
 }
 
 // A fixed number of operands, all at multiples of 16 bytes. UNROLL units are in flight at once. Unless MESSAGES, all operands have the same
@@ -136,18 +116,19 @@ template <u32 INPUTS, u32 OUTPUTS, bool MESSAGES> struct Vectors {
 };
 
 template <u32 INPUTS, u32 OUTPUTS, bool MESSAGES> WEFT_DEVICE void move_vectors(const Part& part, const Span* in, const Span* out) {
-    // Loads in flight: several units of a step with few inputs.
+    // Loads in flight: several units of a step with few inputs. More of them were slower on an H200.
     constexpr u32 UNROLL = INPUTS == 1 ? 4 : INPUTS <= 4 ? 2 : 1;
-    Own own = own_part(part);
     Vectors<INPUTS, OUTPUTS, MESSAGES> vectors = {in, out, thread_index() * 16, part.step * sizeof(Element), 0};
+    u64 start = (u64)part.slice * part.unit + thread_index() * PACK;
     WEFT_NO_UNROLL
-    for (; own.full >= UNROLL; own.full -= UNROLL) vectors.template move<UNROLL>(part);
+    for (; start + (UNROLL - 1) * part.step + PACK <= part.elements; start += UNROLL * part.step) vectors.template move<UNROLL>(part);
     if constexpr (UNROLL > 1) {
         WEFT_NO_UNROLL
-        for (; own.full > 0; own.full--) vectors.template move<1>(part);
+        for (; start + PACK <= part.elements; start += part.step) vectors.template move<1>(part);
     }
+    const u32 rest = start < part.elements ? (u32)(part.elements - start) : 0;
     WEFT_NO_UNROLL
-    for (u32 e = 0; e < own.rest; e++) {
+    for (u32 e = 0; e < rest; e++) {
         Element result = reduce_any([&](u32 i) { return ((const Element*)vectors.at(in[i], 0))[e]; }, INPUTS, part);
         WEFT_NO_UNROLL
         for (u32 o = 0; o < OUTPUTS; o++) ((Element*)vectors.at(out[o], 0))[e] = finish(result, o, part);

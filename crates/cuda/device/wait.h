@@ -4,10 +4,16 @@
 // A wait that fails sets the failure word of every rank, so that all blocks that wait in calls of the plan fail too, and later ones at
 // once: no rank accesses buffers of a call that another has given up. Threads of a block agree at the next barrier.
 //
-// Code that is rarely run is kept out of line: a call is short, and much of its time would go into fetching instructions.
+// Code that is rarely run is kept out of line: a call is short, and much of its time would go into fetching instructions. Where few steps
+// wait, it is inline all the same (INLINE): what a function call needs would lie in memory from the start of the kernel.
 
 namespace weft {
 
+#ifdef WEFT_FEW_STEPS
+constexpr bool INLINE_WAITS = true;
+#else
+constexpr bool INLINE_WAITS = false;
+#endif
 constexpr u64 QUIET_CYCLES = 40000; // About 20 us.
 constexpr u64 PRESENCE_NS = 100000; // A thread that waits loads a rank's word this often: thousands of them share the link to the host.
 constexpr u64 REPORT_NS = 1000000;  // A block that waits reports this often.
@@ -45,6 +51,7 @@ struct Block {
     u64 tile;    // The current tile, counted over all calls.
     u32 turn;    // Which of the two spans.
     bool failed; // A wait of this thread has.
+    bool waited; // The step before did nothing else.
 
     WEFT_DEVICE const CallHeader& header() const { return call.header; }
     WEFT_DEVICE u64* tiles_run() const { return (u64*)header().tiles_run + (slice * header().lanes + lane); }
@@ -66,7 +73,7 @@ WEFT_DEVICE Position Block::position() const {
     return {h.reports, h.failure, h.presence, h.timeout_ns, h.trace, arenas, h.control, h.signature, h.rank, h.ranks, lane, slice, ordinal, tile - tiles};
 }
 
-WEFT_COLD void report(Position at, u32 place, u32 kind, u32 poll, u32 rank, u32 other) {
+WEFT_DEVICE void write_report(Position at, u32 place, u32 kind, u32 poll, u32 rank, u32 other) {
     // Threads of a block that wait for different ranks share a place: the host may see some of each.
     Report* to = (Report*)at.reports + place;
     store_host(&to->signature, at.signature);
@@ -75,24 +82,28 @@ WEFT_COLD void report(Position at, u32 place, u32 kind, u32 poll, u32 rank, u32 
     store_host(&to->tile, (u32)at.tile);
     publish_host(&to->kind, kind);
 }
+WEFT_COLD void write_report_cold(Position at, u32 place, u32 kind, u32 poll, u32 rank, u32 other) { write_report(at, place, kind, poll, rank, other); }
+template <bool INLINE> WEFT_DEVICE void report(Position at, u32 place, u32 kind, u32 poll, u32 rank, u32 other) {
+    INLINE ? write_report(at, place, kind, poll, rank, other) : write_report_cold(at, place, kind, poll, rank, other);
+}
 
 constexpr u32 ABORTED_BY = WEFT_ABORTED_BY; // A presence word: a rank has aborted all calls, the one that is added.
 constexpr u64 FAILED_HERE = 1, FAILED_AT = WEFT_FAILED_AT; // A failure word that is not 0: here, or at the rank that is added.
 
 // Ends the call of this block, and later ones of all ranks. The first block that fails says why.
-WEFT_COLD void fail(Position at, u32 kind, u32 poll, u32 rank, u32 other) {
+template <bool INLINE> WEFT_DEVICE void fail(Position at, u32 kind, u32 poll, u32 rank, u32 other) {
     if (exchange((u64*)at.failure, FAILED_HERE) == FAILED_HERE) return;
-    report(at, 0, kind, poll, rank, other);
+    report<INLINE>(at, 0, kind, poll, rank, other);
     for (u32 r = 0; r < at.ranks; r++)
         if (r != at.rank) store_relaxed((u64*)(((const u64*)at.arenas)[r] + (at.failure - at.control)), FAILED_AT + at.rank);
 }
 
 // Whether a call of this rank or of another has failed.
-WEFT_COLD bool has_failed(Position at, u32 poll) {
+template <bool INLINE> WEFT_DEVICE bool has_failed(Position at, u32 poll) {
     const u64 word = load_relaxed((const u64*)at.failure);
     // A peer that fails, too, must not replace this rank's own reason.
     if (word >= FAILED_AT && exchange((u64*)at.failure, FAILED_HERE) == word && load_host(&((const Report*)at.reports)->kind) == RUNNING)
-        report(at, 0, PEER_FAILED, poll, (u32)(word - FAILED_AT), 0);
+        report<INLINE>(at, 0, PEER_FAILED, poll, (u32)(word - FAILED_AT), 0);
     return word != 0;
 }
 
@@ -105,32 +116,35 @@ struct Wait {
 
 WEFT_DEVICE Wait begin_wait() { return {cycles(), 0, 0, false, false, false}; }
 
-WEFT_COLD Wait wait_long(Position at, Wait wait, u32 poll, u32 rank) {
+template <bool INLINE> WEFT_DEVICE Wait wait_long(Position at, Wait wait, u32 poll, u32 rank) {
     const u64 now = nanoseconds();
     if (!wait.is_long) wait = {now, now, now, true, false, false};
+    u32 failed = now - wait.since > at.timeout_ns ? TIMED_OUT : RUNNING, other = 0;
     if (wait.is_gone || now - wait.polled > PRESENCE_NS) {
         wait.polled = now;
         const u32 word = acquire_host((const u32*)at.presence + rank);
-        if (word >= ABORTED_BY) fail(at, ABORTED, poll, rank, word - ABORTED_BY);
-        else if (word != 0 && wait.is_gone) fail(at, GONE, poll, rank, word);
+        const u32 kind = word >= ABORTED_BY ? ABORTED : word != 0 && wait.is_gone ? GONE : RUNNING;
+        if (kind != RUNNING) failed = kind, other = kind == ABORTED ? word - ABORTED_BY : word;
         wait.is_gone = word != 0;
     }
-    if (now - wait.since > at.timeout_ns) fail(at, TIMED_OUT, poll, rank, 0);
-    if (has_failed(at, poll)) wait.failed = true;
-    else if (now - wait.reported > REPORT_NS) wait.reported = now, report(at, 1 + block_index(), WAITING, poll, rank, 0);
+    if (failed != RUNNING) fail<INLINE>(at, failed, poll, rank, other);
+    if (has_failed<INLINE>(at, poll)) wait.failed = true;
+    else if (now - wait.reported > REPORT_NS) wait.reported = now, report<INLINE>(at, 1 + block_index(), WAITING, poll, rank, 0);
     pause();
     return wait;
 }
 
+WEFT_COLD Wait wait_long_cold(Position at, Wait wait, u32 poll, u32 rank) { return wait_long<false>(at, wait, poll, rank); }
+
 // Whether a wait continues. Called between polls.
-WEFT_DEVICE bool continues(Block& block, Wait& wait, u32 poll, u32 rank) {
+template <bool INLINE> WEFT_DEVICE bool continues(Block& block, Wait& wait, u32 poll, u32 rank) {
     if (!wait.is_long && cycles() - wait.since < QUIET_CYCLES) return true;
-    wait = wait_long(block.position(), wait, poll, rank);
+    wait = INLINE ? wait_long<true>(block.position(), wait, poll, rank) : wait_long_cold(block.position(), wait, poll, rank);
     block.failed = block.failed || wait.failed;
     return !wait.failed;
 }
 
-WEFT_COLD void clear_report(u64 reports) { publish_host(&((Report*)reports + 1 + block_index())->kind, RUNNING); }
+WEFT_DEVICE void clear_report(u64 reports) { publish_host(&((Report*)reports + 1 + block_index())->kind, RUNNING); }
 
 // The end of a successful wait.
 WEFT_DEVICE void end_wait(const Block& block, const Wait& wait) {
@@ -140,8 +154,8 @@ WEFT_DEVICE void end_wait(const Block& block, const Wait& wait) {
 // Whether a thread of the block has failed.
 WEFT_DEVICE bool agree(Block& block) { return block.failed = barrier_or(block.failed); }
 
-WEFT_DEVICE void mismatch(Block& block, u32 poll, u32 rank, u32 other) {
-    fail(block.position(), MISMATCH, poll, rank, other);
+template <bool INLINE> WEFT_DEVICE void mismatch(Block& block, u32 poll, u32 rank, u32 other) {
+    fail<INLINE>(block.position(), MISMATCH, poll, rank, other);
     block.failed = true;
 }
 

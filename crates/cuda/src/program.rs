@@ -5,6 +5,7 @@
 //! rank's FIFO ends, and for each lane the steps of a tile and of the last tile. Kernels know the order of steps ([`Sequences`]) where it
 //! does not depend on lengths.
 
+mod direct;
 mod sequences;
 mod steps;
 
@@ -18,6 +19,7 @@ use weftlink_plan::{Blocks, Collective, Reduction, Shape, Verified};
 use crate::arena::{Arena, FifoKey, slots_for, steps_of};
 use crate::contributions::Results;
 use crate::records::{self, CALL_BYTES, RANKS_MAX, SHARED_BYTES};
+use direct::Direct;
 pub(crate) use sequences::Sequences;
 use steps::{Draft, LaneCompiler, push};
 
@@ -218,11 +220,13 @@ impl Compiler {
             lanes.iter().enumerate().map(lane).collect::<Result<Vec<Vec<Draft>>, Unfit>>()
         };
         let (first, last) = (drafts(0..repeats.min(1), 0)?, drafts(repeats..tiles, repeats)?);
-        let sequences = if is_uneven { Sequences::none() } else { Sequences::of(&first, &last, repeats) };
+        let mut sequences =
+            if is_uneven { Sequences::none() } else { Sequences::of(&first, &last, repeats, ranks) };
         let mut bytes = Vec::new();
         arenas.of_ranks.iter().for_each(|arena| push(&mut bytes, arena));
         let fifos = bytes.len();
-        ends.iter().for_each(|end| push(&mut bytes, &self.fifo(end, arenas)));
+        let records: Vec<_> = ends.iter().map(|end| self.fifo(end, arenas)).collect();
+        records.iter().for_each(|fifo| push(&mut bytes, fifo));
         let lists = bytes.len();
         let mut steps = Vec::new();
         let mut place = |drafts: &[Draft]| {
@@ -231,12 +235,20 @@ impl Compiler {
             ((lists + last.len() * size_of::<records::Lane>() + start) as u32, (steps.len() - start) as u32)
         };
         for (first, last) in std::iter::zip(&first, &last) {
-            let ((first, first_bytes), (last, last_bytes)) = (place(first), place(last));
+            // Kernels know where the last list is, so it does not depend on the number of tiles.
+            let ((last_at, last_bytes), (first_at, first_bytes)) = (place(last), place(first));
+            if lanes.len() == 1 && !is_uneven && !self.announces {
+                sequences.direct = Direct::of(ranks, &records, fifos, last, last_at as usize);
+            }
+            let (first, last) = (first_at, last_at);
             push(&mut bytes, &records::Lane { first, first_bytes, last, last_bytes });
         }
         bytes.extend(steps);
         bytes.resize(bytes.len().next_multiple_of(16), 0);
         let own = arenas.of_ranks[self.rank as usize];
+        let first = last.first().and_then(|steps| steps.first());
+        let first =
+            first.filter(|step| step.inputs.first().is_some_and(|input| input.kind == records::INPUT));
         let header = records::CallHeader {
             rank: self.rank,
             ranks,
@@ -247,6 +259,8 @@ impl Compiler {
             fifos: fifos as u32,
             lists: lists as u32,
             tiles: tiles as u64,
+            first_offset: first.map_or(0, |step| step.inputs[0].offset),
+            first_elements: first.map_or(0, |step| u32::try_from(step.step.elements).unwrap_or(0)),
             repeats: repeats as u64,
             tile_bytes: if tiles > 1 { (cut.range(1, 0).start * shape.element_bytes) as u64 } else { 0 },
             unit_elements: unit as u32,
@@ -255,11 +269,16 @@ impl Compiler {
             control_stride: self.arena.control_stride,
             failure: own + self.arena.failure,
             tiles_run: arenas.private,
+            has_whole_words: u32::from(has_whole_words(&last, shape.element_bytes)),
             ..records::CallHeader::default()
         };
+        // Kernels that know the places of records find them in the parameters.
         let with_views = ranks as usize * size_of::<records::View>() + bytes.len();
         let is_in_parameters = size_of::<records::CallHeader>() + with_views <= CALL_BYTES;
         let is_in_shared = with_views <= SHARED_BYTES;
+        if !is_in_parameters || !is_in_shared {
+            sequences.direct = None;
+        }
         Ok(Program { bytes, header, sequences, is_in_parameters, is_in_shared })
     }
 
@@ -345,6 +364,15 @@ impl Compiler {
         };
         if is_fit { Ok(()) } else { Err(Unfit::Operation { reduction }) }
     }
+}
+
+/// Whether all parts of buffers begin and end at multiples of 4 bytes, and have whole packets of 8 bytes.
+fn has_whole_words(lanes: &[Vec<Draft>], element_bytes: usize) -> bool {
+    lanes.iter().flatten().all(|draft| {
+        let mut operands = draft.inputs.iter().chain(&draft.outputs);
+        (draft.step.elements as usize * element_bytes).is_multiple_of(8)
+            && operands.all(|operand| operand.offset.is_multiple_of(4))
+    })
 }
 
 /// Which outputs of a step of this rank, lane and order get a final result.

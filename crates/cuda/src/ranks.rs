@@ -138,7 +138,10 @@ impl Ranks {
         let calls: Vec<_> = std::iter::zip(calls, plans).collect();
         in_parallel(self.ranks.iter_mut().enumerate().collect(), |(number, rank): (usize, &mut Rank)| {
             let first = number * calls.len() / ranks;
-            calls[first..].iter().chain(&calls[..first]).try_for_each(|&(call, plan)| rank.prepare(call, plan))
+            calls[first..]
+                .iter()
+                .chain(&calls[..first])
+                .try_for_each(|&(call, plan)| rank.prepare(call, plan))
         })?;
         Ok(())
     }

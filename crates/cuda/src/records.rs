@@ -94,14 +94,15 @@ records! {
     struct View { input: u64, output: u64 }
     struct Lane { first: u32, first_bytes: u32, last: u32, last_bytes: u32 }
     struct CallHeader {
+        tiles_run: u64, failure: u64, control: u64, control_stride: u64, program: u64,
         rank: u32, ranks: u32, lanes: u32, slices: u32,
-        signature: u32, announces: u32, fifos: u32, lists: u32,
-        tiles: u64, repeats: u64, tile_bytes: u64,
+        program_bytes: u32, unit_elements: u32,
         input: u64, output: u64,
-        program: u64,
-        control: u64, control_stride: u64, failure: u64, tiles_run: u64,
+        tiles: u64, first_offset: u64, first_elements: u32,
+        signature: u32, announces: u32, fifos: u32, lists: u32, combined: u32,
+        repeats: u64, tile_bytes: u64,
         presence: u64, reports: u64, timeout_ns: u64, trace: u64,
-        unit_elements: u32, program_bytes: u32, combined: u32, reserved: [u32; 3],
+        has_whole_words: u32, reserved: [u32; 3],
         factor: u64,
     }
     /// What a block that waits long writes to host memory.

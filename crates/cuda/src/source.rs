@@ -13,13 +13,14 @@ const TYPES: [&str; 6] = [
     include_str!("../device/pack.h"),
     include_str!("../device/program.h"),
 ];
-const RUN: [&str; 7] = [
+const RUN: [&str; 8] = [
     include_str!("../device/wait.h"),
     include_str!("../device/vectors.h"),
     include_str!("../device/shape.h"),
     include_str!("../device/packets.h"),
     include_str!("../device/entries.h"),
     include_str!("../device/steps.h"),
+    include_str!("../device/direct.h"),
     include_str!("../device/run.h"),
 ];
 

@@ -12,7 +12,7 @@ use crate::reports::REPORTS_MAX;
 use crate::source::Specialisation;
 
 /// What the ranks of a GPU read and write between two synchronisations: more, and they drift apart in address space.
-const TILE_BYTES: usize = 128 << 20;
+const TILE_BYTES: usize = 256 << 20;
 /// Programs of a plan that are kept for later calls.
 const PROGRAMS_MAX: usize = 1024;
 

@@ -99,6 +99,8 @@ impl Communicator {
             reports: self.resources.reports.address(),
             timeout_ns: u64::try_from(self.call_timeout.as_nanos()).unwrap_or(u64::MAX),
             factor,
+            has_whole_words: prepared.program.header.has_whole_words
+                * u32::from((input | output).is_multiple_of(4)),
             ..prepared.program.header
         };
         let mut call = [0_u8; CALL_BYTES];

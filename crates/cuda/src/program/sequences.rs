@@ -3,11 +3,14 @@
 
 use std::fmt::Write;
 
+use super::direct::Direct;
 use super::steps::Draft;
 use crate::records;
 
 /// The most inputs and outputs of a shape that is a constant: each input takes registers, and kinds have 4 bits.
 const OPERANDS_MAX: usize = 16;
+/// The most runs of a kernel whose waits are inline.
+const INLINE_RUNS_MAX: usize = 4;
 /// The most runs of a kernel, each of which is code.
 const RUNS_MAX: usize = 32;
 
@@ -17,6 +20,12 @@ pub(crate) struct Sequences {
     known: Vec<(Vec<usize>, Vec<Run>)>,
     /// Whether every lane has one.
     is_complete: bool,
+    /// How many lanes there are; 0 if the kernel is for any number.
+    lanes: usize,
+    /// Whether the first step of every lane waits for the entries of all ranks.
+    enters: bool,
+    /// The constants of a kernel for packets.
+    pub(super) direct: Option<Direct>,
 }
 
 /// Steps of one shape that follow each other.
@@ -29,7 +38,7 @@ struct Run {
 
 /// What a kernel knows of a step.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Shape {
+pub(super) struct Shape {
     entries: usize,
     polls: usize,
     inputs: usize,
@@ -41,7 +50,7 @@ struct Shape {
 }
 
 impl Shape {
-    fn of(draft: &Draft) -> Option<Shape> {
+    pub(super) fn of(draft: &Draft) -> Option<Shape> {
         let fits = draft.inputs.len() <= OPERANDS_MAX && draft.outputs.len() <= OPERANDS_MAX;
         fits.then(|| Shape {
             entries: draft.step.entries.into(),
@@ -59,7 +68,7 @@ impl Shape {
     }
 
     /// The arguments of the template `Shape`.
-    fn arguments(&self) -> String {
+    pub(super) fn arguments(&self) -> String {
         let Shape { entries, polls, inputs, outputs, posts, flags, kinds: (ins, outs) } = self;
         format!("{entries}, {polls}, {inputs}, {outputs}, {posts}, {ins:#x}ull, {outs:#x}ull, {flags}")
     }
@@ -68,11 +77,11 @@ impl Shape {
 impl Sequences {
     /// The sequences of a kernel for any program.
     pub(crate) fn none() -> Sequences {
-        Sequences { known: Vec::new(), is_complete: false }
+        Sequences { known: Vec::new(), is_complete: false, lanes: 0, enters: false, direct: None }
     }
 
     /// The sequences of lanes whose steps have the same shapes in every tile.
-    pub(super) fn of(first: &[Vec<Draft>], last: &[Vec<Draft>], repeats: usize) -> Sequences {
+    pub(super) fn of(first: &[Vec<Draft>], last: &[Vec<Draft>], repeats: usize, ranks: u32) -> Sequences {
         let mut sequences: Vec<(Vec<usize>, Vec<Run>)> = Vec::new();
         let mut runs = 0;
         for (lane, (first, last)) in std::iter::zip(first, last).enumerate() {
@@ -87,8 +96,13 @@ impl Sequences {
                 sequences.push((vec![lane], sequence));
             }
         }
-        let lanes: usize = sequences.iter().map(|(lanes, _)| lanes.len()).sum();
-        Sequences { known: sequences, is_complete: lanes == last.len() }
+        let known: usize = sequences.iter().map(|(lanes, _)| lanes.len()).sum();
+        let lanes = last.len();
+        let enters = ranks > 1
+            && last
+                .iter()
+                .all(|steps| steps.first().is_some_and(|draft| u32::from(draft.step.entries) == ranks - 1));
+        Sequences { known: sequences, is_complete: known == lanes, lanes, enters, direct: None }
     }
 
     /// The macro that `device/run.h` expands.
@@ -107,7 +121,16 @@ impl Sequences {
             }
             text += ")";
         }
-        text + "\n"
+        let runs: usize = self.known.iter().map(|(_, runs)| runs.len()).sum();
+        if self.is_complete && runs <= INLINE_RUNS_MAX && self.direct.is_none() {
+            text += "\n#define WEFT_FEW_STEPS";
+        }
+        if self.lanes > 0 {
+            _ = write!(text, "\n#define WEFT_LANES {}", self.lanes);
+        }
+        text += if self.enters { "\n#define WEFT_ENTERS\n" } else { "\n" };
+        self.direct.iter().for_each(|direct| text += &direct.macros());
+        text
     }
 }
 

@@ -5,13 +5,12 @@
 #ifdef WEFT_DIRECT
 namespace weft {
 
-// CREDITS words of credit, from CREDIT_WORD on, must have reached CREDIT_VALUE in tile 0. The first step, whose record is at FIRST, reads this
-// rank's input if PRELOADS. BYTES of the program are used.
-template <u32 RANKS, u32 BYTES, u32 FIRST_, bool PRELOADS_, u32 FIFOS, u32 PER_TILE, u32 SLOT_MASK, u32 SLOT_BYTES, u64 SLICE_STRIDE, u32 CREDIT_WORD, u32 CREDIT_SPACING,
+// CREDITS words of credit, from CREDIT_WORD on, must have reached CREDIT_VALUE in tile 0. The first step reads this rank's
+// input if PRELOADS. BYTES of the program are used.
+template <u32 RANKS, u32 BYTES, bool PRELOADS, u32 FIFOS, u32 PER_TILE, u32 SLOT_MASK, u32 SLOT_BYTES, u64 SLICE_STRIDE, u32 CREDIT_WORD, u32 CREDIT_SPACING,
           u32 CREDITS, int CREDIT_VALUE>
 struct DirectCall {
-    static constexpr u32 FIRST = FIRST_, VIEWS_BYTES = RANKS * sizeof(View);
-    static constexpr bool PRELOADS = PRELOADS_;
+    static constexpr u32 VIEWS_BYTES = RANKS * sizeof(View);
     Block& block;
     u32 credit;
     Words ready; // The first elements of the first step.
@@ -27,25 +26,24 @@ struct DirectCall {
     // Loads what the call needs first, and copies the program. None of the loads waits for another.
     WEFT_DEVICE void begin() {
         const CallHeader& call = block.header();
-        const u32 start = block.slice * call.unit_elements + thread_index() * PACKET_PACK;
-        if (PRELOADS && start < call.first_elements) ready = load_words(call.input + call.first_offset + start * (u32)sizeof(Element), call.first_elements - start);
-        if (CREDITS > 0 && thread_index() < CREDITS)
-            credit = (u32)load_relaxed(control_word(block, call.control, CREDIT_WORD + thread_index() * CREDIT_SPACING));
+        const u32 t = thread_index(), start = block.slice * call.unit_elements + t * PACKET_PACK;
+        const bool has_elements = PRELOADS && start < call.first_elements;
+        const u64 failure = load_relaxed_if(t == 0, (const u64*)call.failure);
+        block.tiles = load_relaxed(block.tiles_run());
+        credit = CREDITS > 0 ? (u32)load_relaxed_if(t < CREDITS, control_word(block, call.control, CREDIT_WORD + t * CREDIT_SPACING)) : 0;
+        ready = load_words(call.input + call.first_offset + start * (u32)sizeof(Element), has_elements ? call.first_elements - start : 0);
 #ifdef WEFT_IN_SHARED
-        constexpr u32 COUNT = (BYTES + 15) / 16, COPIES = (COUNT + 31) / 32; // Once around for 32 threads or more.
+        constexpr u32 COUNT = (BYTES + 15) / 16, COPIES = (COUNT + THREADS_MIN - 1) / THREADS_MIN;
         const Words* from = (const Words*)((const u8*)block.call.rest + VIEWS_BYTES);
         Words* to = (Words*)(block.shared.rest + VIEWS_BYTES);
-        WEFT_NO_UNROLL
-        for (u32 at = thread_index(); at < COUNT; at += COPIES * thread_count()) {
-            Words copied[COPIES];
-            WEFT_UNROLL
-            for (u32 c = 0; c < COPIES; c++)
-                if (at + c * thread_count() < COUNT) copied[c] = load_anywhere(from + at + c * thread_count());
-            WEFT_UNROLL
-            for (u32 c = 0; c < COPIES; c++)
-                if (at + c * thread_count() < COUNT) to[at + c * thread_count()] = copied[c];
-        }
+        Words copied[COPIES];
+        WEFT_UNROLL
+        for (u32 c = 0; c < COPIES; c++) copied[c] = load_anywhere_if(t + c * thread_count() < COUNT, from + t + c * thread_count());
+        WEFT_UNROLL
+        for (u32 c = 0; c < COPIES; c++)
+            if (t + c * thread_count() < COUNT) to[t + c * thread_count()] = copied[c];
 #endif
+        block.tile = block.tiles, block.failed = failure != 0;
     }
 
     // The number of the call's first message in each FIFO, in the low bits.
@@ -73,7 +71,7 @@ struct DirectCall {
         Words words = {};
         WEFT_UNROLL
         for (u32 w = 0; w < PACKET_BYTES / 4; w++)
-            if (w * 4 < left * sizeof(Element)) words.word[w] = ((const u32*)address)[w];
+            words.word[w] = load_word_if(w * 4 < left * sizeof(Element), (const u32*)address + w);
         return words;
     }
     static WEFT_DEVICE void store_words(u64 address, u32 left, const Words& words) {
@@ -84,13 +82,14 @@ struct DirectCall {
 };
 using Directly = DirectCall<WEFT_DIRECT>;
 
-// AT is the offset of the record, IN_FIFO and OUT_FIFO the FIFO ends of the first packets among inputs and outputs, of which others follow,
+// AT is the offset of the record. IS_READY: its inputs in buffers are that of the first step, which has been loaded. IN_FIFO and OUT_FIFO the FIFO ends of the first packets among inputs and outputs, of which others follow,
 // IN_NUMBER and OUT_NUMBER the numbers of messages. The rest are those of a `Shape`.
-template <u32 AT_, u32 ORDINAL_, u32 IN_FIFO_, u32 IN_NUMBER_, u32 OUT_FIFO_, u32 OUT_NUMBER_, u32 ENTRIES, u32 POLLS, u32 INPUTS, u32 OUTPUTS, u32 POSTS, u64 IN, u64 OUT,
+template <u32 AT_, bool IS_READY_, u32 ORDINAL_, u32 IN_FIFO_, u32 IN_NUMBER_, u32 OUT_FIFO_, u32 OUT_NUMBER_, u32 ENTRIES, u32 POLLS, u32 INPUTS, u32 OUTPUTS, u32 POSTS, u64 IN, u64 OUT,
           u32 FLAGS>
 struct DirectStep : Shape<ENTRIES, POLLS, INPUTS, OUTPUTS, POSTS, IN, OUT, FLAGS> {
     using Shape<ENTRIES, POLLS, INPUTS, OUTPUTS, POSTS, IN, OUT, FLAGS>::Shape;
     static constexpr u32 AT = AT_, ORDINAL = ORDINAL_, IN_FIFO = IN_FIFO_, IN_NUMBER = IN_NUMBER_, OUT_FIFO = OUT_FIFO_, OUT_NUMBER = OUT_NUMBER_;
+    static constexpr bool IS_READY = IS_READY_;
     static constexpr u64 IN_KINDS = IN, OUT_KINDS = OUT;
 
     static WEFT_DEVICE constexpr bool is_packet(u64 kinds, u32 i) { return (kinds >> (4 * i) & 15) == PACKET; }
@@ -129,7 +128,7 @@ template <class S> struct DirectMove {
         WEFT_UNROLL
         for (u32 i = 0; i < S::FIXED_INPUTS; i++) {
             if (S::is_packet(S::IN_KINDS, i)) continue;
-            if (Directly::PRELOADS && S::AT == Directly::FIRST && k == 0) v[i] = call.ready;
+            if (S::IS_READY && k == 0) v[i] = call.ready;
             else v[i] = Directly::load_words(address(S::IN_KINDS >> (4 * i) & 15, i, start), left);
         }
     }

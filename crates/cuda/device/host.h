@@ -55,6 +55,10 @@ inline void store_packets(Words* to, Words words) {
     }
 }
 inline Words load_anywhere(const void* from) { return *(const Words*)from; }
+inline u64 load_relaxed_if(bool condition, const u64* from) { return condition ? load_relaxed(from) : 0; }
+inline u32 load_word_if(bool condition, const u32* from) { return condition ? *from : 0; }
+inline Words load_anywhere_if(bool condition, const void* from) { return condition ? load_anywhere(from) : Words{}; }
+constexpr u32 THREADS_MIN = 1;
 inline Words load_streamed(const Words* from) { return *from; }
 inline void store_streamed(Words* to, Words words) { *to = words; }
 

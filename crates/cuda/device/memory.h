@@ -84,6 +84,27 @@ WEFT_DEVICE Words load_anywhere(const void* from) {
     return v;
 }
 
+// Loads under a condition without a branch, so that the compiler begins all loads before it uses one; 0 otherwise.
+WEFT_DEVICE u64 load_relaxed_if(bool condition, const u64* from) {
+    u64 value;
+    asm volatile("{.reg .pred p; setp.ne.u32 p,%1,0; mov.u64 %0,0; @p ld.relaxed." WEFT_SCOPE ".global.u64 %0,[%2];}" : "=l"(value) : "r"((u32)condition), "l"(from) : "memory");
+    return value;
+}
+WEFT_DEVICE u32 load_word_if(bool condition, const u32* from) {
+    u32 value;
+    asm volatile("{.reg .pred p; setp.ne.u32 p,%1,0; mov.u32 %0,0; @p ld.global.u32 %0,[%2];}" : "=r"(value) : "r"((u32)condition), "l"(from) : "memory");
+    return value;
+}
+WEFT_DEVICE Words load_anywhere_if(bool condition, const void* from) {
+    Words v;
+    asm volatile("{.reg .pred p; setp.ne.u32 p,%4,0; mov.u32 %0,0; mov.u32 %1,0; mov.u32 %2,0; mov.u32 %3,0; @p ld.v4.u32 {%0,%1,%2,%3},[%5];}"
+                 : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
+                 : "r"((u32)condition), "l"(from)
+                 : "memory");
+    return v;
+}
+constexpr u32 THREADS_MIN = 32; // Of a block.
+
 // Data that is used once.
 WEFT_DEVICE Words load_streamed(const Words* from) {
     Words v;

@@ -74,17 +74,15 @@ WEFT_DEVICE void run(const Call& call, Shared& shared) {
     const u32 lane = lanes == 1 ? 0 : block_index() % lanes, slice = lanes == 1 ? block_index() : block_index() / lanes;
     Block block = {call, shared, lane, slice, 0, 0, 0, 0, false, false};
     if (Packs::One::SCALES && thread_index() == 0) shared.factors[header.rank] = element_of(header.factor);
-    // A call that has failed ends later ones before they announce their buffers. These loads do not wait for each other.
-    const u64 failure = thread_index() < header.ranks ? load_relaxed((const u64*)header.failure) : 0;
-    block.tile = block.tiles = load_relaxed(block.tiles_run());
 #ifdef WEFT_DIRECT
     Directly direct = {block, 0, {}};
     direct.begin();
-    block.failed = failure != 0;
     if (barrier_or(block.failed || !direct.is_fit())) return run_indirectly(call, shared, slice, block.tiles, block.failed);
     if (run_directly(direct) && thread_index() == 0) store_relaxed(block.tiles_run(), block.tiles + 1);
 #else
-    copy_program(block);
+    // A call that has failed ends later ones before they announce their buffers.
+    const u64 failure = load_relaxed_if(thread_index() < header.ranks, (const u64*)header.failure);
+    block.tile = block.tiles = load_relaxed(block.tiles_run());
     block.failed = failure != 0;
     if (header.announces && lane == 0 && thread_index() < header.ranks && !block.failed) {
         fence_release();
@@ -92,6 +90,7 @@ WEFT_DEVICE void run(const Call& call, Shared& shared) {
         for (u32 r = thread_index(); r < header.ranks; r += thread_count())
             if (r != header.rank) enter(block, r);
     }
+    copy_program(block);
 #ifdef WEFT_ENTERS
     // All lanes begin by waiting for the entries of all ranks.
     WEFT_NO_UNROLL

@@ -43,6 +43,8 @@ struct Credit {
 struct Step {
     /// The offset of its record in the program.
     at: usize,
+    /// Whether its inputs in buffers are that of the first step.
+    is_ready: bool,
     ordinal: u32,
     shape: Shape,
     inputs: Packets,
@@ -74,10 +76,12 @@ impl Direct {
             return None;
         }
         let credit = Credit::of(steps)?;
-        let preloads = matches!(&*steps.first()?.inputs, [records::Operand { kind: records::INPUT, .. }]);
+        let first = steps.first()?;
+        let preloads = matches!(&*first.inputs, [records::Operand { kind: records::INPUT, .. }]);
         let mut at = steps_at;
         let mut place = |draft: &Draft| {
-            let step = Step::of(draft, at);
+            let mut step = Step::of(draft, at);
+            step.iter_mut().for_each(|step| step.is_ready = preloads && has_inputs_of(draft, first));
             at += usize::from(draft.step.bytes);
             step
         };
@@ -102,16 +106,16 @@ impl Direct {
             ranks, bytes, fifos, per_tile, slot_mask, slot_bytes, slice_stride, credit, steps, ..
         } = self;
         let Credit { word, spacing, count, value } = credit;
-        let (first, preloads) = (steps.first().map_or(0, |step| step.at), self.preloads);
+        let preloads = self.preloads;
         let mut text = format!(
-            "#define WEFT_DIRECT {ranks}, {bytes}, {first}, {preloads}, {fifos}, {per_tile}, {slot_mask}, {slot_bytes}, {slice_stride}ull, {word}, {spacing}, {count}, {value}\n#define WEFT_DIRECT_STEPS"
+            "#define WEFT_DIRECT {ranks}, {bytes}, {preloads}, {fifos}, {per_tile}, {slot_mask}, {slot_bytes}, {slice_stride}ull, {word}, {spacing}, {count}, {value}\n#define WEFT_DIRECT_STEPS"
         );
-        for Step { at, ordinal, shape, inputs, outputs } in steps {
+        for Step { at, is_ready, ordinal, shape, inputs, outputs } in steps {
             let (Packets { first: from, number: received }, Packets { first: to, number: sent }) =
                 (inputs, outputs);
             _ = write!(
                 text,
-                " DIRECT({at}, {ordinal}, {from}, {received}, {to}, {sent}, {})",
+                " DIRECT({at}, {is_ready}, {ordinal}, {from}, {received}, {to}, {sent}, {})",
                 shape.arguments()
             );
         }
@@ -147,8 +151,14 @@ impl Step {
             && draft.step.tile == 0;
         let shape = Shape::of(draft).filter(|_| is_fit)?;
         let [inputs, outputs] = [&draft.inputs, &draft.outputs].map(|operands| Packets::of(operands));
-        Some(Step { at, ordinal: draft.step.ordinal, shape, inputs: inputs?, outputs: outputs? })
+        Some(Step { at, is_ready: false, ordinal: draft.step.ordinal, shape, inputs: inputs?, outputs: outputs? })
     }
+}
+
+/// Whether the inputs of a step that are in buffers are those of another.
+fn has_inputs_of(draft: &Draft, first: &Draft) -> bool {
+    let mut inputs = draft.inputs.iter().filter(|input| input.kind != records::PACKET);
+    draft.step.elements == first.step.elements && inputs.all(|input| first.inputs.contains(input))
 }
 
 impl Packets {

@@ -93,12 +93,14 @@ struct DirectStep : Shape<ENTRIES, POLLS, INPUTS, OUTPUTS, POSTS, IN, OUT, FLAGS
     static constexpr u64 IN_KINDS = IN, OUT_KINDS = OUT;
 
     static WEFT_DEVICE constexpr bool is_packet(u64 kinds, u32 i) { return (kinds >> (4 * i) & 15) == PACKET; }
-    // The packets among the first operands.
+    // The packets among the first operands, of at most 16. Without a loop, which the compiler might leave to the kernel.
     static WEFT_DEVICE constexpr u32 packets(u64 kinds, u32 operands) {
-        u32 count = 0;
-        for (u32 i = 0; i < operands; i++) count += is_packet(kinds, i);
-        return count;
+        const u64 first = operands < 16 ? kinds & ((1ull << 4 * operands) - 1) : kinds;
+        // PACKET is the only kind with bits 1 and 2.
+        const u64 found = first >> 1 & first >> 2 & 0x1111111111111111ull;
+        return (u32)(found * 0x1111111111111111ull >> 60) + (found == 0x1111111111111111ull ? 16 : 0);
     }
+    static_assert(PACKET == 6 && MESSAGE == 5 && SCRATCH == 4, "");
     static constexpr u32 RECEIVED = packets(IN, INPUTS), SENT = packets(OUT, OUTPUTS);
 };
 
@@ -149,7 +151,7 @@ template <class S> struct DirectMove {
             if (h >= heads) continue;
             const Words head = load_packets((const Words*)call.slot(S::IN_FIFO + first_head + h, S::IN_NUMBER));
             if (head.word[1] != flag) missing = first_head + h;
-            else if (head.word[0] != block.header().signature) mismatch<true>(block, ARRIVED, call.peer(S::IN_FIFO + first_head + h), head.word[0]);
+            else if (WEFT_RARE(head.word[0] != block.header().signature)) mismatch<true>(block, ARRIVED, call.peer(S::IN_FIFO + first_head + h), head.word[0]);
         }
         return missing;
     }
@@ -175,7 +177,7 @@ template <class S> struct DirectMove {
                     if (!continues<true>(block, wait, ARRIVED, call.peer(S::IN_FIFO + missing))) break;
                 end_wait(block, wait);
                 // What was not received is not sent.
-                if (block.failed) return false;
+                if (WEFT_RARE(block.failed)) return false;
             }
             heads = 0;
             if (!has_elements) break;
@@ -221,7 +223,7 @@ WEFT_DEVICE bool run_directly(Directly& direct) {
 #define DIRECT(...) && move_directly<DirectStep<__VA_ARGS__>>(direct)
     (void)(true WEFT_DIRECT_STEPS);
 #undef DIRECT
-    if (agree(block)) return false;
+    if (WEFT_RARE(agree(block))) return false;
 #define DIRECT(...) post_directly<DirectStep<__VA_ARGS__>>(direct);
     WEFT_DIRECT_STEPS
 #undef DIRECT

@@ -53,7 +53,7 @@ WEFT_DEVICE void await_entry(Block& block, u32 rank) {
     end_wait(block, wait);
     fence_acquire();
     if (same != ENTRY_WORDS_USED) return;
-    if ((u32)words[4] != block.header().signature) return mismatch<INLINE_WAITS>(block, ENTERED, rank, (u32)words[4]);
+    if (WEFT_RARE((u32)words[4] != block.header().signature)) return mismatch<INLINE_WAITS>(block, ENTERED, rank, (u32)words[4]);
     block.shared.bases[2 * rank + 0] = words[1] << 32 | (u32)words[0];
     block.shared.bases[2 * rank + 1] = words[3] << 32 | (u32)words[2];
     if constexpr (Packs::One::SCALES) block.shared.factors[rank] = element_of(words[6] << 32 | (u32)words[5]);

@@ -5,6 +5,7 @@
 #define WEFT_DEVICE inline
 #define WEFT_COLD inline
 #define WEFT_NO_UNROLL
+#define WEFT_RARE(CONDITION) (CONDITION)
 
 namespace weft {
 

@@ -2,6 +2,8 @@
 #define WEFT_DEVICE __device__ __forceinline__
 #define WEFT_COLD __device__ __noinline__
 #define WEFT_NO_UNROLL _Pragma("unroll 1")
+// Conditions that are rarely true: the code that depends on them is placed apart.
+#define WEFT_RARE(CONDITION) __builtin_expect(CONDITION, 0)
 
 namespace weft {
 

@@ -47,7 +47,7 @@ WEFT_DEVICE bool run_tiles(Block& block) {
 // Runs the steps of a program.
 WEFT_DEVICE void run_program(Block& block) {
     const CallHeader& header = block.header();
-    if (agree(block)) {
+    if (WEFT_RARE(agree(block))) {
         if (thread_index() == 0) (void)has_failed<INLINE_WAITS>(block.position(), ENTERED);
         return;
     }
@@ -77,25 +77,28 @@ WEFT_DEVICE void run(const Call& call, Shared& shared) {
 #ifdef WEFT_DIRECT
     Directly direct = {block, 0, {}};
     direct.begin();
-    if (barrier_or(block.failed || !direct.is_fit())) return run_indirectly(call, shared, slice, block.tiles, block.failed);
+    if (WEFT_RARE(barrier_or(block.failed || !direct.is_fit()))) return run_indirectly(call, shared, slice, block.tiles, block.failed);
     if (run_directly(direct) && thread_index() == 0) store_relaxed(block.tiles_run(), block.tiles + 1);
 #else
     // A call that has failed ends later ones before they announce their buffers.
-    const u64 failure = load_relaxed_if(thread_index() < header.ranks, (const u64*)header.failure);
+#ifdef WEFT_ENTERS
+    constexpr u32 ranks = WEFT_ENTERS;
+#else
+    const u32 ranks = header.ranks;
+#endif
+    const u64 failure = load_relaxed_if(thread_index() < ranks, (const u64*)header.failure);
     block.tile = block.tiles = load_relaxed(block.tiles_run());
     block.failed = failure != 0;
-    if (header.announces && lane == 0 && thread_index() < header.ranks && !block.failed) {
+    if (header.announces && lane == 0 && thread_index() < ranks && !block.failed) {
         fence_release();
-        WEFT_NO_UNROLL
-        for (u32 r = thread_index(); r < header.ranks; r += thread_count())
+        WEFT_EACH (r, ranks)
             if (r != header.rank) enter(block, r);
     }
     copy_program(block);
 #ifdef WEFT_ENTERS
     // All lanes begin by waiting for the entries of all ranks.
-    WEFT_NO_UNROLL
-    for (u32 r = thread_index(); r < header.ranks && !block.failed; r += thread_count())
-        if (r != header.rank) await_entry(block, r);
+    WEFT_EACH (r, ranks)
+        if (r != header.rank && !block.failed) await_entry(block, r);
 #endif
     run_program(block);
 #endif

@@ -59,13 +59,12 @@ template <class S> WEFT_DEVICE void move_spans(Block& block, const Records<S>& r
     const u32 inputs = records.shape.inputs(), outputs = records.shape.outputs();
     // Entries have the addresses of operands: all have arrived. With packets in the plan, units are smaller than vectors of all threads.
     bool is_odd = part.unit != thread_count() * PACK;
-    WEFT_NO_UNROLL
-    for (u32 i = thread_index(); i < inputs + outputs; i += thread_count()) {
+    WEFT_EACH (i, inputs + outputs) {
         const Operand& operand = records.input(i);
         const Span span = span_of(block, operand.kind, operand);
         spans[i] = span, is_odd = is_odd || ((span.first | span.stride) & 15) != 0;
     }
-    is_odd = barrier_or(is_odd);
+    is_odd = WEFT_RARE(barrier_or(is_odd));
     block.turn ^= 1;
     if constexpr (S::IS_FIXED && S::FIXED_INPUTS > 0) {
         if (!is_odd) return move_vectors<S::FIXED_INPUTS, S::FIXED_OUTPUTS, S::FIXED_MESSAGES>(part, spans, spans + inputs);
@@ -100,9 +99,8 @@ template <class S> WEFT_DEVICE bool run_step(Block& block, u64 tile, u32 at, u32
 #endif
     const bool polls = polled < shape.polls();
     if (polls) {
-        WEFT_NO_UNROLL
-        for (u32 i = polled + thread_index(); i < shape.polls(); i += thread_count())
-            i < shape.entries() ? await_entry(block, records.poll(i).rank) : await(block, records.poll(i));
+        WEFT_EACH (i, shape.polls() - polled)
+            polled + i < shape.entries() ? await_entry(block, records.poll(polled + i).rank) : await(block, records.poll(polled + i));
     }
     // Other threads may have written the operands in the step before. A step that only waits leaves it to the next to agree.
     if (!shape.has(MOVES) && shape.posts() == 0) block.waited = true;
@@ -136,12 +134,11 @@ template <class S> WEFT_DEVICE bool run_step(Block& block, u64 tile, u32 at, u32
     if (shape.posts() > 0) {
         // One barrier tells both, since both are rare.
         const bool is_rare = barrier_or(block.failed || is_due);
-        if (is_rare) {
+        if (WEFT_RARE(is_rare)) {
             if (agree(block)) return false;
             clear_packets(block, records);
         }
-        WEFT_NO_UNROLL
-        for (u32 i = thread_index(); i < shape.posts(); i += thread_count()) {
+        WEFT_EACH (i, shape.posts()) {
             const Post& post = records.post(i);
             u64* to = control_word(block, post.word, 0);
             const u64 value = number_of(block, post.per_tile, post.value);

@@ -33,6 +33,9 @@ struct Shared {
     SelectedPack::Storage factors[SelectedReduction::SCALES ? RANKS_MAX : 1]; // Of this rank, and of every peer whose entry has arrived.
 };
 
+// Threads take one of COUNT things each. There is no loop if the count is a constant that is small.
+#define WEFT_EACH(I, COUNT) WEFT_NO_UNROLL for (u32 I = thread_index(), once = 1; once != 0 && I < (COUNT); I += thread_count(), once = (COUNT) > THREADS_MIN)
+
 // What a block reports of itself. Passed by value: a block whose address is taken would leave the registers.
 struct Position {
     u64 reports, failure, presence, timeout_ns, trace;
@@ -94,6 +97,7 @@ constexpr u64 FAILED_HERE = 1, FAILED_AT = WEFT_FAILED_AT; // A failure word tha
 template <bool INLINE> WEFT_DEVICE void fail(Position at, u32 kind, u32 poll, u32 rank, u32 other) {
     if (exchange((u64*)at.failure, FAILED_HERE) == FAILED_HERE) return;
     report<INLINE>(at, 0, kind, poll, rank, other);
+    WEFT_NO_UNROLL
     for (u32 r = 0; r < at.ranks; r++)
         if (r != at.rank) store_relaxed((u64*)(((const u64*)at.arenas)[r] + (at.failure - at.control)), FAILED_AT + at.rank);
 }
@@ -138,7 +142,7 @@ WEFT_COLD Wait wait_long_cold(Position at, Wait wait, u32 poll, u32 rank) { retu
 
 // Whether a wait continues. Called between polls.
 template <bool INLINE> WEFT_DEVICE bool continues(Block& block, Wait& wait, u32 poll, u32 rank) {
-    if (!wait.is_long && cycles() - wait.since < QUIET_CYCLES) return true;
+    if (!WEFT_RARE(wait.is_long || cycles() - wait.since >= QUIET_CYCLES)) return true;
     wait = INLINE ? wait_long<true>(block.position(), wait, poll, rank) : wait_long_cold(block.position(), wait, poll, rank);
     block.failed = block.failed || wait.failed;
     return !wait.failed;
@@ -148,7 +152,7 @@ WEFT_DEVICE void clear_report(u64 reports) { publish_host(&((Report*)reports + 1
 
 // The end of a successful wait.
 WEFT_DEVICE void end_wait(const Block& block, const Wait& wait) {
-    if (wait.is_long) clear_report(block.header().reports);
+    if (WEFT_RARE(wait.is_long)) clear_report(block.header().reports);
 }
 
 // Whether a thread of the block has failed.

@@ -151,7 +151,14 @@ impl Step {
             && draft.step.tile == 0;
         let shape = Shape::of(draft).filter(|_| is_fit)?;
         let [inputs, outputs] = [&draft.inputs, &draft.outputs].map(|operands| Packets::of(operands));
-        Some(Step { at, is_ready: false, ordinal: draft.step.ordinal, shape, inputs: inputs?, outputs: outputs? })
+        Some(Step {
+            at,
+            is_ready: false,
+            ordinal: draft.step.ordinal,
+            shape,
+            inputs: inputs?,
+            outputs: outputs?,
+        })
     }
 }
 

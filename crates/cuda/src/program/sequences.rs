@@ -22,8 +22,8 @@ pub(crate) struct Sequences {
     is_complete: bool,
     /// How many lanes there are; 0 if the kernel is for any number.
     lanes: usize,
-    /// Whether the first step of every lane waits for the entries of all ranks.
-    enters: bool,
+    /// The ranks of a plan in which the first step of every lane waits for the entries of all; 0 otherwise.
+    enters: u32,
     /// The constants of a kernel for packets.
     pub(super) direct: Option<Direct>,
 }
@@ -77,7 +77,7 @@ impl Shape {
 impl Sequences {
     /// The sequences of a kernel for any program.
     pub(crate) fn none() -> Sequences {
-        Sequences { known: Vec::new(), is_complete: false, lanes: 0, enters: false, direct: None }
+        Sequences { known: Vec::new(), is_complete: false, lanes: 0, enters: 0, direct: None }
     }
 
     /// The sequences of lanes whose steps have the same shapes in every tile.
@@ -102,7 +102,13 @@ impl Sequences {
             && last
                 .iter()
                 .all(|steps| steps.first().is_some_and(|draft| u32::from(draft.step.entries) == ranks - 1));
-        Sequences { known: sequences, is_complete: known == lanes, lanes, enters, direct: None }
+        Sequences {
+            known: sequences,
+            is_complete: known == lanes,
+            lanes,
+            enters: if enters { ranks } else { 0 },
+            direct: None,
+        }
     }
 
     /// The macro that `device/run.h` expands.
@@ -128,7 +134,10 @@ impl Sequences {
         if self.lanes > 0 {
             _ = write!(text, "\n#define WEFT_LANES {}", self.lanes);
         }
-        text += if self.enters { "\n#define WEFT_ENTERS\n" } else { "\n" };
+        if self.enters > 0 {
+            _ = write!(text, "\n#define WEFT_ENTERS {}", self.enters);
+        }
+        text += "\n";
         self.direct.iter().for_each(|direct| text += &direct.macros());
         text
     }

@@ -64,9 +64,28 @@ impl Collectives {
         self.communicator.context()
     }
 
-    /// Why a call of this rank failed, if one has.
+    /// Why no call can succeed any more, if so; see [`Communicator::check`].
     pub fn failure(&self) -> Option<String> {
         self.communicator.failure()
+    }
+
+    /// The error of a call that failed, of a rank that died or aborted, or of a lost context; see [`Communicator::check`].
+    pub fn check(&self) -> Result<(), Error> {
+        self.communicator.check()
+    }
+
+    /// The group of the ranks that are left after a failure; see [`Communicator::shrink`].
+    pub fn shrink(self, timeout: Duration) -> Result<Bootstrap, Error> {
+        self.communicator.shrink(timeout)
+    }
+
+    pub(crate) fn give_up(&mut self) -> Result<Bootstrap, Error> {
+        self.communicator.give_up()
+    }
+
+    /// The error to return in place of one of the driver.
+    pub(crate) fn explained(&self, error: Error) -> Error {
+        self.communicator.explained(error)
     }
 
     /// Sets how long a call waits for another rank before it fails; see [`Communicator::set_call_timeout`].

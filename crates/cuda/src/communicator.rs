@@ -6,6 +6,9 @@
 mod join;
 mod prepare;
 mod run;
+mod shrink;
+
+pub(crate) use shrink::shrunk;
 
 use std::collections::HashMap;
 use std::mem::ManuallyDrop;
@@ -16,10 +19,12 @@ use weftlink_plan::Verified;
 
 use crate::Error;
 use crate::call::Key;
-use crate::driver::{Capture, Context, Device, DeviceMemory, Event, Stream};
+use crate::driver::{Capture, Context, Device, DeviceMemory, Event, RelaxedCapture, Stream};
 use crate::kernels::{Kernel, Kernels};
-use crate::presence::{Aborter, Presence};
+use crate::lost::ContextWatch;
+use crate::presence::{Aborter, Presence, SHRINK};
 use crate::program::{Compiler, Program, Spread};
+use crate::records::{DIED, GONE, PEER_FAILED};
 use crate::registration::BufferRegistry;
 use crate::reports::{Reports, describe};
 use crate::sharing::{Memory, Shared, Sharing, exchange};
@@ -54,6 +59,7 @@ pub struct Communicator {
     /// Whether calls are in graphs, which the program may launch at any time.
     has_captured: bool,
     event: Event,
+    watch: ContextWatch,
     /// Kept if the driver cannot say that no kernel uses it.
     resources: ManuallyDrop<Resources>,
 }
@@ -133,7 +139,10 @@ impl Communicator {
     ///
     /// Plans that read or write buffers of other ranks need GPUs that can access each other.
     pub fn load(&mut self, plan: Verified) -> Result<PlanId, Error> {
-        self.check()?;
+        self.check_recorded().and_then(|()| self.share_plan(plan)).map_err(|error| self.explained(error))
+    }
+
+    fn share_plan(&mut self, plan: Verified) -> Result<PlanId, Error> {
         let misuse = |plan: &Verified, why: String| {
             Err(Error::Misuse { attempt: format!("load the plan {}", plan.name), why })
         };
@@ -176,21 +185,55 @@ impl Communicator {
         if self.resources.registry.is_none() {
             return Ok(());
         }
-        self.context.synchronize()?;
+        self.context.synchronize().map_err(|error| self.explained(error))?;
         // Kernels of other ranks may still use them.
-        self.check()?;
+        self.check_recorded()?;
         self.resources.registry.as_mut().map_or(Ok(()), BufferRegistry::release_all)
     }
 
-    /// Why a call of this rank failed, if one has.
+    /// Why no call can succeed any more, if so; see [`Communicator::check`].
     pub fn failure(&self) -> Option<String> {
-        let Resources { reports, presence, .. } = &*self.resources;
-        let own = reports.failure().map(|report| describe(self.rank(), &report));
-        own.or_else(|| presence.failure())
+        self.check().err().map(|error| error.to_string())
     }
 
-    fn check(&self) -> Result<(), Error> {
-        self.failure().map_or(Ok(()), |why| Err(Error::Failed { why }))
+    /// The error of a call of this rank that failed, of a rank that died or aborted, or of the context if it is lost.
+    ///
+    /// If a rank died under MPS, it may take this process's context with it: the first check after a death waits for that, half a second at
+    /// most. If the error [needs a restart](Error::needs_restart), the process cannot use its GPU any more.
+    pub fn check(&self) -> Result<(), Error> {
+        self.check_recorded()?;
+        self.probe().map_err(|error| self.explained(error))
+    }
+
+    /// The same without a call of the driver, unless there is a failure.
+    fn check_recorded(&self) -> Result<(), Error> {
+        if let Some(lost) = self.watch.lost() {
+            return Err(lost);
+        }
+        let Resources { reports, presence, .. } = &*self.resources;
+        let own = reports.failure();
+        // The failure of another rank is not the reason if a rank has died or aborted.
+        let is_elsewhere = own.is_none_or(|report| report.kind == PEER_FAILED);
+        let of_all = if is_elsewhere { presence.failure() } else { None };
+        let why = of_all.or_else(|| {
+            let report = own?;
+            let why = describe(self.rank(), &report);
+            let is_death = (report.kind, report.other) == (GONE, DIED);
+            Some(if is_death { format!("{why}. {SHRINK}") } else { why })
+        });
+        why.map_or(Ok(()), |why| Err(self.explained(Error::Failed { why })))
+    }
+
+    /// The error to return in place of one: that of the lost context, with the ranks that died, if it is lost.
+    pub(crate) fn explained(&self, error: Error) -> Error {
+        self.watch.explained(error, || self.probe())
+    }
+
+    /// Asks the driver whether there is a context.
+    fn probe(&self) -> Result<(), Error> {
+        // A thread may capture a graph.
+        let _relaxed = RelaxedCapture::begin(self.context.driver())?;
+        self.stream.is_idle().map(|_| ())
     }
 
     /// What the blocks of this rank that have waited for long wait for.
@@ -216,34 +259,44 @@ impl Communicator {
     /// Waits for this rank's calls, and then says that it leaves: calls of other ranks that still wait for it fail. It makes no more calls.
     /// If other ranks are in this process and on this GPU, the program must have waited for its graphs with calls.
     pub fn leave(&self) -> Result<(), Error> {
-        match &self.last {
-            // With kernels of other ranks in the context, this would wait for some that wait for this rank.
-            _ if self.has_captured && !self.shares_context => self.context.synchronize()?,
-            Some(Last::Own(last)) if last.capture()? == Capture::None => {
-                self.event.record(last)?;
-                self.event.synchronize()?;
-            }
-            Some(Last::Own(_)) => return Err(captured_since()),
-            Some(Last::Borrowed(_)) => self.event.synchronize()?,
-            None => {}
-        }
+        self.wait_for_calls().map_err(|error| self.explained(error))?;
         self.resources.presence.leave();
         Ok(())
+    }
+
+    fn wait_for_calls(&self) -> Result<(), Error> {
+        match &self.last {
+            // With kernels of other ranks in the context, this would wait for some that wait for this rank.
+            _ if self.has_captured && !self.shares_context => self.context.synchronize(),
+            Some(Last::Own(last)) if last.capture()? == Capture::None => {
+                self.event.record(last)?;
+                self.event.synchronize()
+            }
+            Some(Last::Own(_)) => Err(captured_since()),
+            Some(Last::Borrowed(_)) => self.event.synchronize(),
+            None => Ok(()),
+        }
     }
 }
 
 impl Drop for Communicator {
     fn drop(&mut self) {
         // Kernels of this rank may still run, and those of others in this process access its memory.
-        match self.leave().and_then(|()| self.context.synchronize()) {
+        let ended =
+            self.leave().and_then(|()| self.context.synchronize().map_err(|error| self.explained(error)));
+        match ended {
             // SAFETY: it is dropped once.
             Ok(()) => unsafe { ManuallyDrop::drop(&mut self.resources) },
             // The context is lost, or a stream is being captured.
-            Err(why) => tracing::warn!(
-                target: "weft::plan",
-                rank = self.group.rank(),
-                "cannot wait for the end of calls, so their memory is not freed: {why}"
-            ),
+            Err(why) => {
+                // Others must not wait for this rank.
+                self.abort();
+                tracing::warn!(
+                    target: "weft::plan",
+                    rank = self.group.rank(),
+                    "cannot wait for the end of calls, so their memory is not freed: {why}"
+                );
+            }
         }
     }
 }

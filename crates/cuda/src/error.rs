@@ -110,6 +110,16 @@ pub enum Error {
         why: String,
     },
 
+    /// The CUDA context of this process is lost, and with it the communicator and everything on the GPU. Restart the process.
+    #[error("{}", context_lost(dead, error))]
+    ContextLost {
+        /// The ranks in other processes that died, or cannot be reached any more. Under MPS, a process that dies while its kernel runs
+        /// destroys the contexts of all processes that use the daemon.
+        dead: Vec<usize>,
+        /// The driver's error.
+        error: Box<Error>,
+    },
+
     /// The cache of compiled kernels cannot be used. Kernels are compiled each time until it can.
     #[error("cannot keep compiled kernels in {}: {why}. Set WEFT_CACHE to a folder that only you can write", folder.display())]
     Cache {
@@ -122,20 +132,29 @@ pub enum Error {
 
 impl Error {
     /// Whether the CUDA context is lost: every later call in this process fails, and only a new process can use the GPU.
-    pub fn is_context_lost(&self) -> bool {
-        self.code().is_some_and(|code| is_among(CONTEXT_LOST, code))
+    pub fn needs_restart(&self) -> bool {
+        match self {
+            Error::ContextLost { .. } => true,
+            error => error.code().is_some_and(is_context_lost),
+        }
+    }
+
+    /// Whether a call that needs a context failed because there is none any more: also because the MPS server is gone.
+    pub(crate) fn is_without_context(&self) -> bool {
+        self.needs_restart() || self.code().is_some_and(|code| is_among(SERVER_LOST, code))
     }
 
     /// The number of the driver's error, if the driver refused a call.
     pub fn code(&self) -> Option<u32> {
         match self {
             Error::Cuda { code, .. } => Some(*code),
+            Error::ContextLost { error, .. } => error.code(),
             _ => None,
         }
     }
 }
 
-/// Errors after which every later call in the process fails.
+/// Errors after which every later call in the process fails: according to the driver's documentation, the process must be restarted.
 const CONTEXT_LOST: &[CUresult] = &[
     CUDA_ERROR_ECC_UNCORRECTABLE,
     CUDA_ERROR_NVLINK_UNCORRECTABLE,
@@ -153,7 +172,11 @@ const CONTEXT_LOST: &[CUresult] = &[
     CUDA_ERROR_TENSOR_MEMORY_LEAK,
     CUDA_ERROR_MPS_RPC_FAILURE,
     CUDA_ERROR_MPS_CLIENT_TERMINATED,
+    CUDA_ERROR_EXTERNAL_DEVICE,
 ];
+
+/// In a process that has a context: its MPS server is gone. In others, the daemon has not started.
+const SERVER_LOST: &[CUresult] = &[CUDA_ERROR_MPS_CONNECTION_FAILED, CUDA_ERROR_MPS_SERVER_NOT_READY];
 
 const ADVICE: &[(&[CUresult], &str)] = &[
     (
@@ -247,6 +270,32 @@ pub(crate) fn advice(code: u32) -> &'static str {
     advice.map_or("", |(_, advice)| advice)
 }
 
+/// Whether every later call in the process fails.
+pub(crate) fn is_context_lost(code: u32) -> bool {
+    is_among(CONTEXT_LOST, code)
+}
+
+/// What a lost context says of itself.
+fn context_lost(dead: &[usize], error: &Error) -> String {
+    if dead.is_empty() {
+        let advice = match error.needs_restart() {
+            // The driver's error says so.
+            true => "",
+            false => "The context is lost and the process must restart. ",
+        };
+        return format!("{error}. {advice}No other rank is known to have died");
+    }
+    let short = match error {
+        Error::Cuda { attempt, name, text, .. } => format!("cannot {attempt}: {name} ({text})"),
+        error => error.to_string(),
+    };
+    format!(
+        "{} died, and the CUDA context of this process was destroyed: MPS destroys the contexts of all processes when one dies while its \
+         kernel runs. Restart this process, too ({short})",
+        weftlink_bootstrap::list(dead)
+    )
+}
+
 /// Compares numbers, because a driver may know errors that the enum does not.
 fn is_among(errors: &[CUresult], code: u32) -> bool {
     errors.iter().any(|error| *error as u32 == code)
@@ -274,12 +323,46 @@ mod tests {
             error(1, "CUDA_ERROR_INVALID_VALUE", "invalid argument").to_string(),
             "cannot allocate 64 bytes of memory on GPU 1: CUDA_ERROR_INVALID_VALUE (invalid argument)"
         );
-        assert!(error(700, "CUDA_ERROR_ILLEGAL_ADDRESS", "").is_context_lost());
+        assert!(error(700, "CUDA_ERROR_ILLEGAL_ADDRESS", "").needs_restart());
         assert!(advice(700).contains("Under MPS") && advice(716).contains("the process must restart"));
         assert_eq!(advice(123_456), "", "a number that no version of CUDA has yet");
-        assert!(!error(2, "CUDA_ERROR_OUT_OF_MEMORY", "").is_context_lost());
+        assert!(!error(2, "CUDA_ERROR_OUT_OF_MEMORY", "").needs_restart());
+        assert!(!error(805, "CUDA_ERROR_MPS_CONNECTION_FAILED", "").needs_restart());
+        assert!(error(805, "CUDA_ERROR_MPS_CONNECTION_FAILED", "").is_without_context());
         let old = Error::DriverTooOld { version: 11040, missing: "cuLaunchKernelEx" }.to_string();
         assert!(old.contains("supports CUDA 11.4 and has no cuLaunchKernelEx. Update it"), "{old}");
+    }
+
+    #[test]
+    fn a_lost_context_names_the_ranks_that_died() {
+        let cuda = |code: u32, name: &str| Error::Cuda {
+            attempt: "wait for a stream on GPU 0".to_owned(),
+            code,
+            name: name.to_owned(),
+            text: "the text".to_owned(),
+            advice: advice(code),
+        };
+        let lost =
+            |dead: &[usize], error: Error| Error::ContextLost { dead: dead.to_vec(), error: Box::new(error) };
+        let error = lost(&[2], cuda(700, "CUDA_ERROR_ILLEGAL_ADDRESS"));
+        assert!(error.needs_restart());
+        assert_eq!(error.code(), Some(700));
+        assert_eq!(
+            error.to_string(),
+            "rank 2 died, and the CUDA context of this process was destroyed: MPS destroys the contexts of all processes when one dies \
+             while its kernel runs. Restart this process, too (cannot wait for a stream on GPU 0: CUDA_ERROR_ILLEGAL_ADDRESS (the text))"
+        );
+        assert!(
+            lost(&[1, 2], cuda(719, "CUDA_ERROR_LAUNCH_FAILED"))
+                .to_string()
+                .starts_with("ranks 1 and 2 died")
+        );
+        for (code, restarts) in [(700, "the process must restart"), (805, "the process must restart")] {
+            let text = lost(&[], cuda(code, "CUDA_ERROR")).to_string();
+            assert!(text.starts_with("cannot wait for a stream on GPU 0: CUDA_ERROR (the text). "), "{text}");
+            assert_eq!(text.matches(restarts).count(), 1, "{text}");
+            assert!(text.ends_with(". No other rank is known to have died"), "{text}");
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod gpu_tests;
 #[cfg(test)]
 mod host_tests;
 mod kernels;
+mod lost;
 pub mod nvrtc;
 mod pool;
 mod presence;

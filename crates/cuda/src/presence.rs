@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use weftlink_bootstrap::{Bootstrap, Event, EventHandler};
 use weftlink_shm::memory::SharedMemory;
@@ -17,6 +17,9 @@ use weftlink_shm::memory::SharedMemory;
 use crate::Error;
 use crate::driver::{Context, DeviceAddress, Registration};
 use crate::records::{ABORTED_BY, DIED, LEFT, LOST};
+
+/// How often a wait for the report of a death polls.
+const POLL: Duration = Duration::from_millis(1);
 
 /// The words as kernels see them. The registration ends before the memory is unmapped.
 #[derive(Debug)]
@@ -27,7 +30,7 @@ pub(crate) struct Presence {
 
 /// The words of all ranks.
 #[derive(Clone, Debug)]
-struct Words {
+pub(crate) struct Words {
     memory: Arc<SharedMemory>,
     ranks: usize,
     own: usize,
@@ -40,15 +43,16 @@ impl Presence {
         group: &mut Bootstrap,
         timeout: Duration,
     ) -> Result<Presence, Error> {
-        let (own, ranks) = (group.rank(), group.size());
-        let memory = group
-            .share("presence of ranks", ranks * size_of::<u32>(), timeout)
-            .map_err(|why| Error::Group { why: why.to_string() })?;
+        let words = Words::share(group, timeout)?;
+        let memory = &words.memory;
         // SAFETY: fields are dropped in order, so the memory is unmapped after the registration has ended.
         let registration = unsafe { Registration::new(context, memory.as_ptr(), memory.len())? };
-        let presence = Presence { registration, words: Words { memory: Arc::new(memory), ranks, own } };
-        group.set_event_handler(presence.words.handler());
-        Ok(presence)
+        Ok(Presence { registration, words })
+    }
+
+    /// The words, which live on after the registration.
+    pub(crate) fn words(&self) -> &Words {
+        &self.words
     }
 
     /// The first word, as kernels address it.
@@ -94,6 +98,17 @@ impl Aborter {
 }
 
 impl Words {
+    /// Shares the words and has the monitor thread of the group maintain them. All ranks call it.
+    pub(crate) fn share(group: &mut Bootstrap, timeout: Duration) -> Result<Words, Error> {
+        let (own, ranks) = (group.rank(), group.size());
+        let memory = group
+            .share("presence of ranks", ranks * size_of::<u32>(), timeout)
+            .map_err(|why| Error::Group { why: why.to_string() })?;
+        let words = Words { memory: Arc::new(memory), ranks, own };
+        group.set_event_handler(words.handler());
+        Ok(words)
+    }
+
     fn word(&self, rank: usize) -> &AtomicU32 {
         assert!(rank < self.ranks, "rank {rank} of {}", self.ranks);
         // SAFETY: the memory begins with a word for each rank, is aligned to a page, and lives as long as `self`.
@@ -105,44 +120,83 @@ impl Words {
         let _ = self.word(rank).compare_exchange(0, state, Ordering::Release, Ordering::Relaxed);
     }
 
+    /// Sets the word of a rank that is gone, also if a rank has aborted: survivors of a death abort, and the death is the reason.
+    fn set_gone(&self, rank: usize, state: u32) {
+        let replaced = |word: u32| (word == 0 || word >= ABORTED_BY).then_some(state);
+        let _ = self.word(rank).fetch_update(Ordering::Release, Ordering::Relaxed, replaced);
+    }
+
+    /// As if the monitor thread had noticed the death of a rank.
+    #[cfg(test)]
+    pub(crate) fn report_death(&self, rank: usize) {
+        self.handler()(&Event::Died { rank: rank as u32 });
+    }
+
     fn abort(&self) {
         for rank in 0..self.ranks {
             self.set(rank, ABORTED_BY + self.own as u32);
         }
     }
 
-    fn failure(&self) -> Option<String> {
-        (0..self.ranks).find_map(|rank| match self.word(rank).load(Ordering::Acquire) {
-            0 | LEFT => None,
-            word if word >= ABORTED_BY => Some(format!("rank {} aborted the calls", word - ABORTED_BY)),
-            word => Some(format!("rank {rank} {}", describe(word))),
-        })
+    fn each(&self) -> impl Iterator<Item = (usize, u32)> {
+        (0..self.ranks).map(|rank| (rank, self.word(rank).load(Ordering::Acquire)))
+    }
+
+    /// The ranks that have died or cannot be reached.
+    pub(crate) fn gone(&self) -> Vec<usize> {
+        self.each().filter(|(_, word)| [DIED, LOST].contains(word)).map(|(rank, _)| rank).collect()
+    }
+
+    /// The same, as soon as there is one, or after a time limit.
+    pub(crate) fn await_gone(&self, limit: Duration) -> Vec<usize> {
+        let begin = Instant::now();
+        loop {
+            let gone = self.gone();
+            if !gone.is_empty() || begin.elapsed() >= limit {
+                return gone;
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// Why no call can succeed any more: a death, or else an abort.
+    pub(crate) fn failure(&self) -> Option<String> {
+        let of_death = |(rank, word)| match word {
+            DIED => Some(format!("rank {rank} {}. {SHRINK}", describe(word))),
+            LOST => Some(format!("rank {rank} {}", describe(word))),
+            _ => None,
+        };
+        let of_abort = |(_, word): (usize, u32)| {
+            word.checked_sub(ABORTED_BY).map(|rank| format!("rank {rank} aborted the calls"))
+        };
+        self.each().find_map(of_death).or_else(|| self.each().find_map(of_abort))
     }
 
     /// Sets the words of ranks that the group reports as dead or lost.
     fn handler(&self) -> EventHandler {
         let words = self.clone();
         Box::new(move |event| {
-            let (rank, state) = match *event {
-                Event::Died { rank } => (rank, DIED),
-                Event::Lost { rank, .. } => (rank, LOST),
-                Event::Left { rank, .. } => (rank, LEFT),
-                _ => return None,
-            };
             // Peers name the rank, which may not exist.
-            if (rank as usize) < words.ranks {
-                words.set(rank as usize, state);
+            let is_there = |rank: u32| (rank as usize) < words.ranks;
+            match *event {
+                Event::Died { rank } if is_there(rank) => words.set_gone(rank as usize, DIED),
+                Event::Lost { rank, .. } if is_there(rank) => words.set_gone(rank as usize, LOST),
+                Event::Left { rank, .. } if is_there(rank) => words.set(rank as usize, LEFT),
+                _ => {}
             }
             None
         })
     }
 }
 
+/// What to do after a death.
+pub(crate) const SHRINK: &str = "To continue without it, call shrink";
+
 /// What a word says of a rank that is gone.
 pub(crate) fn describe(word: u32) -> &'static str {
     match word {
         LEFT => "has left the communicator",
-        DIED => "has died; to continue, restart the job",
+        DIED => "has died",
         _ => "cannot be reached",
     }
 }
@@ -171,10 +225,34 @@ mod tests {
         assert!(handler(&Event::Died { rank: 7 }).is_none());
         assert_eq!(first.failure(), None);
         assert!(handler(&Event::Died { rank: 2 }).is_none());
-        assert_eq!(second.failure().unwrap(), "rank 2 has died; to continue, restart the job");
-        // The first cause stays.
+        assert_eq!(second.failure().unwrap(), "rank 2 has died. To continue without it, call shrink");
+        assert_eq!(second.gone(), [2]);
+        // An abort does not hide it.
         second.abort();
         assert_eq!(first.word(2).load(Ordering::Relaxed), DIED);
+        assert_eq!(first.word(0).load(Ordering::Relaxed), ABORTED_BY + 1);
+        assert_eq!(first.failure().unwrap(), "rank 2 has died. To continue without it, call shrink");
+    }
+
+    /// A survivor whose context is lost aborts before the monitor thread of another one has noticed the death.
+    #[test]
+    fn a_death_after_an_abort_is_the_reason() {
+        let memory = memory();
+        let [first, second] = [0, 1].map(|own| words(own, &memory));
+        second.set(1, LEFT);
+        second.abort();
         assert_eq!(first.failure().unwrap(), "rank 1 aborted the calls");
+        assert!(first.await_gone(Duration::ZERO).is_empty());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(20));
+                first.handler()(&Event::Died { rank: 2 });
+            });
+            assert_eq!(first.await_gone(Duration::from_secs(60)), [2]);
+        });
+        assert_eq!(second.failure().unwrap(), "rank 2 has died. To continue without it, call shrink");
+        // A rank that has left in good order is not dead.
+        first.handler()(&Event::Died { rank: 1 });
+        assert_eq!(first.gone(), [2]);
     }
 }

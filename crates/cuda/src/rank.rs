@@ -20,6 +20,7 @@ use weftlink_bootstrap::Bootstrap;
 use weftlink_plan::{Collective, DataType, Reduction};
 
 use crate::collectives::Collectives;
+use crate::communicator::shrunk;
 use crate::driver::{Allocation, Capture, Device, DeviceBuffer, Driver, HandleKind, Mapping, Stream};
 use crate::pool::{End, Pool};
 use crate::{Error, Operation};
@@ -140,6 +141,17 @@ impl Rank {
         self.collectives.abort();
     }
 
+    /// The rank on the same GPU among those that are left after a failure: the ranks that call this within the timeout, in the order of their
+    /// ranks. Buffers of this rank cannot be used there. If this process's context is lost, as after a death under MPS, that is the error, and
+    /// the process must restart.
+    pub fn shrink(mut self, timeout: Duration) -> Result<Rank, Error> {
+        let device = self.collectives.context().device().clone();
+        let group = self.collectives.give_up()?;
+        // Waits for kernels, which other ranks have ended, too.
+        drop(self);
+        Rank::new(shrunk(group, timeout)?, &device, timeout)
+    }
+
     /// A buffer of zeros.
     pub fn buffer<T: Pod>(&self, length: usize) -> Result<Buffer<T>, Error> {
         let bytes = length.checked_mul(size_of::<T>());
@@ -149,6 +161,10 @@ impl Rank {
             return Err(Error::Misuse { attempt: format!("allocate {length} elements"), why });
         };
         self.check_not_captured()?;
+        self.zeros(length, bytes, mapped_bytes).map_err(|error| self.collectives.explained(error))
+    }
+
+    fn zeros<T: Pod>(&self, length: usize, bytes: usize, mapped_bytes: usize) -> Result<Buffer<T>, Error> {
         let memory = match self.pool.take(mapped_bytes) {
             Some(memory) => memory,
             None => self.allocate(bytes).or_else(|why| {
@@ -182,7 +198,8 @@ impl Rank {
             let why = format!("{} elements do not fill it", elements.len());
             return Err(Error::Misuse { attempt: format!("write a buffer of {}", buffer.len()), why });
         }
-        buffer.memory().write(&self.stream, 0, bytemuck::cast_slice(elements))?;
+        let written = buffer.memory().write(&self.stream, 0, bytemuck::cast_slice(elements));
+        written.map_err(|error| self.collectives.explained(error))?;
         self.check()
     }
 
@@ -190,20 +207,21 @@ impl Rank {
     pub fn read<T: Pod>(&self, buffer: &Buffer<T>) -> Result<Vec<T>, Error> {
         self.owns(buffer)?;
         let mut elements = vec![T::zeroed(); buffer.len()];
-        buffer.memory().read(&self.stream, 0, bytemuck::cast_slice_mut(&mut elements))?;
+        let read = buffer.memory().read(&self.stream, 0, bytemuck::cast_slice_mut(&mut elements));
+        read.map_err(|error| self.collectives.explained(error))?;
         self.check()?;
         Ok(elements)
     }
 
     /// Waits for the calls so far.
     pub fn synchronize(&self) -> Result<(), Error> {
-        self.stream.synchronize()?;
+        self.stream.synchronize().map_err(|error| self.collectives.explained(error))?;
         self.check()
     }
 
     /// A graph could be launched after its buffers are gone.
     fn check_not_captured(&self) -> Result<(), Error> {
-        if self.stream.capture()? == Capture::None {
+        if self.stream.capture().map_err(|error| self.collectives.explained(error))? == Capture::None {
             return Ok(());
         }
         let why = "graphs need `Collectives`, whose callers keep buffers until the last launch".to_owned();
@@ -211,7 +229,7 @@ impl Rank {
     }
 
     fn check(&self) -> Result<(), Error> {
-        self.collectives.failure().map_or(Ok(()), |why| Err(Error::Failed { why }))
+        self.collectives.check()
     }
 
     fn owns<T>(&self, buffer: &Buffer<T>) -> Result<(), Error> {

@@ -9,6 +9,7 @@ use weftlink_bootstrap::Bootstrap;
 use super::{Communicator, Resources};
 use crate::driver::{Context, Device, Event, Stream};
 use crate::kernels::Kernels;
+use crate::lost::ContextWatch;
 use crate::presence::Presence;
 use crate::registration::BufferRegistry;
 use crate::reports::Reports;
@@ -135,8 +136,10 @@ impl Communicator {
             let processes = all.iter().map(|rank| rank.process).collect();
             Some(BufferRegistry::new(&context, others, processes, number, timeout)?)
         };
+        let watch = ContextWatch::new(presence.words().clone(), !is_one_process, device.is_shared_by_mps);
         Ok(Communicator {
             number,
+            watch,
             shares_context: in_context.len() > 1,
             // The scope of a GPU covers the threads of one program.
             is_one_gpu: ranks_on_gpu == all.len() && is_one_process && !is_host,

@@ -38,7 +38,7 @@ impl Communicator {
         let key = Key::new(checked, rank, buffers, count, data_type, reduction)
             .map_err(|why| Error::Misuse { attempt: format!("run the plan {:?}", checked.name), why })?;
         if !loaded.programs.contains_key(&key) {
-            let prepared = self.prepare(plan, &key)?;
+            let prepared = self.prepare(plan, &key).map_err(|error| self.explained(error))?;
             let programs = &mut self.resources.plans[plan.number].programs;
             if programs.len() >= PROGRAMS_MAX {
                 // Calls in flight and graphs may use programs in device memory.

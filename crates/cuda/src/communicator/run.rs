@@ -50,6 +50,7 @@ impl Communicator {
     ) -> Result<(), Error> {
         // SAFETY: the caller's.
         let enqueued = unsafe { self.enqueue(plan, stream, buffers, count, data_type, operation.into()) };
+        let enqueued = enqueued.map_err(|error| self.explained(error));
         if let Err(error) = &enqueued
             && !matches!(error, Error::Misuse { .. } | Error::Failed { .. })
         {
@@ -69,7 +70,7 @@ impl Communicator {
         data_type: DataType,
         operation: Operation,
     ) -> Result<(), Error> {
-        self.check()?;
+        self.check_recorded()?;
         let misuse = |why: &str| Error::Misuse { attempt: "run a plan".to_owned(), why: why.to_owned() };
         let is_captured = match stream.capture()? {
             Capture::None => false,

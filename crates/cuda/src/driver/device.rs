@@ -46,6 +46,8 @@ pub struct Device {
     pub has_multicast: bool,
     /// Whether atomic operations on host memory are atomic for the CPU too.
     pub has_host_atomics: bool,
+    /// Whether this process uses it through an MPS server; drivers before CUDA 12.1 do not say.
+    pub is_shared_by_mps: bool,
 }
 
 /// How a GPU reaches another's memory.
@@ -113,6 +115,7 @@ impl Driver {
             has_fabric_handles: has(Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED),
             has_multicast: has(Attribute::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED),
             has_host_atomics: has(Attribute::CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED),
+            is_shared_by_mps: has(Attribute::CU_DEVICE_ATTRIBUTE_MPS_ENABLED),
         })
     }
 

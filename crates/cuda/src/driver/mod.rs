@@ -115,7 +115,10 @@ impl Driver {
 
     /// Logs that something could not be released.
     fn released(self, code: Code, attempt: impl FnOnce() -> String) {
-        if code != SUCCESS && code != DEINITIALIZED {
+        if error::is_context_lost(code) {
+            // The driver has released everything with the context, whose loss a call has reported.
+            tracing::debug!(target: "weft::fault", "{}", self.error(code, attempt()));
+        } else if code != SUCCESS && code != DEINITIALIZED {
             tracing::warn!(target: "weft::fault", "{}", self.error(code, attempt()));
         }
     }

@@ -1,0 +1,79 @@
+//! What became of this process's context after a call of the driver failed, or a rank died.
+//!
+//! Under MPS, a process that dies while its kernel runs destroys the contexts of all processes that use the daemon, within a fraction of a
+//! second. A call of the driver may return that error before the monitor thread has noticed the death, and a kernel may end because of the death
+//! before the context is lost. So an error waits a moment for the other half, once.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use crate::Error;
+use crate::presence::Words;
+
+/// How long a lost context waits for the report of a death. The monitor thread takes milliseconds, and half a second if it must probe.
+const NOTICED_WITHIN: Duration = Duration::from_secs(1);
+/// How long a death may take to destroy this process's context under MPS; 0.2 s was measured.
+const DESTROYED_WITHIN: Duration = Duration::from_millis(500);
+const POLL: Duration = Duration::from_millis(5);
+
+/// The context of a rank.
+#[derive(Debug)]
+pub(crate) struct ContextWatch {
+    words: Words,
+    /// Whether other ranks are in other processes.
+    has_other_processes: bool,
+    is_shared_by_mps: bool,
+    /// The error of every call from the loss of the context on.
+    lost: OnceLock<Error>,
+    /// A rank has died, and this has waited for the loss of the context.
+    has_settled: OnceLock<()>,
+}
+
+impl ContextWatch {
+    pub(crate) fn new(words: Words, has_other_processes: bool, is_shared_by_mps: bool) -> ContextWatch {
+        let (lost, has_settled) = (OnceLock::new(), OnceLock::new());
+        ContextWatch { words, has_other_processes, is_shared_by_mps, lost, has_settled }
+    }
+
+    /// The error, if the context is known to be lost.
+    pub(crate) fn lost(&self) -> Option<Error> {
+        self.lost.get().cloned()
+    }
+
+    /// The error to return in place of this one: that of the lost context, if it is. `probe` makes a call of the driver.
+    pub(crate) fn explained(&self, error: Error, probe: impl Fn() -> Result<(), Error>) -> Error {
+        match error {
+            Error::Misuse { .. } | Error::ContextLost { .. } => error,
+            error if error.is_without_context() => self.lose(error),
+            error => {
+                if self.is_shared_by_mps && self.has_other_processes && !self.words.gone().is_empty() {
+                    self.has_settled.get_or_init(|| self.settle(probe));
+                }
+                self.lost().unwrap_or(error)
+            }
+        }
+    }
+
+    /// The context is lost.
+    fn lose(&self, error: Error) -> Error {
+        let lost = || {
+            let limit = if self.has_other_processes { NOTICED_WITHIN } else { Duration::ZERO };
+            Error::ContextLost { dead: self.words.await_gone(limit), error: Box::new(error) }
+        };
+        self.lost.get_or_init(lost).clone()
+    }
+
+    /// A rank has died: waits until the context is lost, or would be.
+    fn settle(&self, probe: impl Fn() -> Result<(), Error>) {
+        let begin = Instant::now();
+        while begin.elapsed() < DESTROYED_WITHIN {
+            match probe() {
+                Err(error) if error.is_without_context() => return drop(self.lose(error)),
+                _ => std::thread::sleep(POLL),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -86,8 +86,8 @@ cuda: ## compile the GPU kernels for sm_70 to sm_120 with NVRTC, which needs no 
 	cargo nextest run -p weftlink-cuda --lib --test architectures --run-ignored only --locked -E 'binary(architectures) | test(the_kernel_compiles)'
 
 .PHONY: gpu-test
-gpu-test: ## run the cases on the first GPU, ranks as threads and as processes; needs a GPU and NVRTC
-	CUDA_DEVICE_MAX_CONNECTIONS=32 cargo nextest run -p weftlink-cuda --lib --run-ignored only --locked -E 'test(/^gpu_tests::/)' -j 1
+gpu-test: ## run the cases and 100 random faults on the first GPU, ranks as threads, as processes and under MPS, and the cases under compute-sanitizer; needs a GPU and NVRTC; GPU_TESTS="faults sanitizer" selects some
+	crates/cuda/gpu-test.sh '' $(GPU_TESTS)
 
 .PHONY: instructions
 instructions: ## count the instructions of hot paths under callgrind and compare with crates/comm/benches/instructions.csv; BLESS=--bless rewrites the file

@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod faults;
 mod processes;
 
 use std::collections::BTreeMap;

@@ -62,7 +62,7 @@ impl Presence {
 
     /// This rank leaves: its calls have ended.
     pub(crate) fn leave(&self) {
-        self.words.set(self.words.own, LEFT);
+        self.words.leave();
     }
 
     /// Ends the calls of all ranks that wait.
@@ -132,10 +132,22 @@ impl Words {
         self.handler()(&Event::Died { rank: rank as u32 });
     }
 
-    fn abort(&self) {
+    /// Ends the calls of all ranks that wait.
+    pub(crate) fn abort(&self) {
         for rank in 0..self.ranks {
             self.set(rank, ABORTED_BY + self.own as u32);
         }
+    }
+
+    /// This rank leaves.
+    pub(crate) fn leave(&self) {
+        self.set(self.own, LEFT);
+    }
+
+    /// The word of a rank.
+    #[cfg(test)]
+    pub(crate) fn state(&self, rank: usize) -> u32 {
+        self.word(rank).load(Ordering::Acquire)
     }
 
     fn each(&self) -> impl Iterator<Item = (usize, u32)> {

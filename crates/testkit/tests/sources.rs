@@ -25,6 +25,8 @@ const ATOMICS: &[(&str, &str)] = &[
     ("cuda/src/presence.rs", "words in host memory that GPUs read"),
     ("cuda/src/reports.rs", "words in host memory that GPUs write"),
     ("python/src/cuda.rs", "a flag of one process: the communicator is closed"),
+    ("cuda/src/gpu_tests/faults/wire.rs", "numbers the jobs of a test; relaxed"),
+    ("cuda/src/gpu_tests/faults/stand_in.rs", "words that processes of a test share in place of GPUs"),
     ("cuda/src/host_tests/faults.rs", "the same words, for kernels that are fibers of a test"),
     ("cli/src/limits.rs", "a flag that a signal handler sets"),
     ("cli/src/run/signals.rs", "set by signal handlers"),
@@ -37,6 +39,7 @@ const ATOMICS: &[(&str, &str)] = &[
 /// Files outside `knobs` that read environment variables.
 const ENVIRONMENT: &[(&str, &str)] = &[
     ("shm/src/mutants.rs", "which planted defect is on; only in builds of `make mutants`"),
+    ("cuda/src/gpu_tests/faults/wire.rs", "the rank and rendezvous of a process that a test starts"),
     ("cuda/src/gpu_tests/processes.rs", "the rank and rendezvous of a process that a test starts"),
     ("cuda/src/queues.rs", "CUDA_DEVICE_MAX_CONNECTIONS, a variable of CUDA"),
     ("bootstrap/src/environment.rs", "variables of other launchers: Slurm, Open MPI, MPICH, torchrun"),

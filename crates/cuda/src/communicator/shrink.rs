@@ -27,15 +27,14 @@ impl Communicator {
         {
             return Err(lost);
         }
-        let mut group = std::mem::replace(&mut self.group, Bootstrap::alone());
-        // Ranks that load a plan wait for this one.
-        let (why, rank) = (Failure::plain("the other ranks shrink to the survivors"), group.rank() as u32);
-        group.give_up(&why, rank, 0);
-        Ok(group)
+        Ok(std::mem::replace(&mut self.group, Bootstrap::alone()))
     }
 }
 
 /// The group of the ranks that are left of one that failed.
-pub(crate) fn shrunk(group: Bootstrap, timeout: Duration) -> Result<Bootstrap, Error> {
+pub(crate) fn shrunk(mut group: Bootstrap, timeout: Duration) -> Result<Bootstrap, Error> {
+    // Ranks that load a plan wait for this one.
+    let (why, rank) = (Failure::plain("the other ranks shrink to the survivors"), group.rank() as u32);
+    group.give_up(&why, rank, 0);
     group.shrink(timeout).map_err(|why| Error::Group { why: why.to_string() })
 }

@@ -1,0 +1,74 @@
+#!/bin/bash
+# Tests on the first GPU: the cases with ranks as threads and as processes, random faults, and the cases under compute-sanitizer.
+#
+#   gpu-test.sh [BINARY] [PART...]
+#
+# BINARY: the tests of weftlink-cuda as `cargo test --no-run -p weftlink-cuda --lib` builds them; built here if it is missing or empty. A machine
+# without Rust needs nothing else. PART: cases, processes, faults, sanitizer; all of them by default. LOGS: a folder for the output of each test.
+set -uo pipefail
+
+binary=${1:-}
+parts=${*:2}
+parts=${parts:-cases processes faults sanitizer}
+logs=${LOGS:-$(mktemp -d)}
+# Each rank of a process has a hardware queue; under MPS they share about 120.
+export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-32}
+export RUST_BACKTRACE=0
+sanitized=gpu_tests::cases_of_2_ranks
+
+for part in $parts; do
+    case $part in
+    cases | processes | faults | sanitizer) ;;
+    *) echo "unknown part $part: use cases, processes, faults, sanitizer" >&2; exit 2 ;;
+    esac
+done
+if [[ -z $binary ]]; then
+    binary=$(cargo test --locked --no-run -p weftlink-cuda --lib --message-format=json | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -1)
+fi
+if [[ ! -x $binary ]]; then
+    echo "no tests of weftlink-cuda: $binary" >&2
+    exit 2
+fi
+
+passed=0
+failed=()
+# run NAME SECONDS COMMAND...: prints the lines of a log that say what was tested, or the end of one that failed.
+run() {
+    local name=$1 limit=$2 log=$logs/${1//[^a-z0-9_-]/-}.txt begin=$SECONDS code
+    timeout -k 10 "$limit" "${@:3}" > "$log" 2>&1 < /dev/null
+    code=$?
+    if (( code == 0 )); then
+        echo "passed $name, $((SECONDS - begin)) s"
+        passed=$((passed + 1))
+    else
+        echo "FAILED $name, $((SECONDS - begin)) s, exit code $code (124: timed out); the end of $log:"
+        tail -n 15 "$log" | cut -c1-600 | sed 's/^/    /'
+        failed+=("$name")
+    fi
+    grep -hE '^(FAILED|skipped)|: [0-9]+ (calls|faults,)|ERROR SUMMARY|RACECHECK SUMMARY' "$log" | sort | uniq -c | sort -rn | head -n 12 | cut -c1-400 | sed 's/^/    /'
+    return 0
+}
+
+all=$("$binary" --list --ignored 2> /dev/null | sed -n 's/^\(gpu_tests::.*\): test$/\1/p')
+for part in $parts; do
+    case $part in
+    cases) chosen=$(grep -E '^gpu_tests::[a-z0-9_]+$' <<< "$all") ;;
+    processes) chosen=$(grep '^gpu_tests::processes::' <<< "$all") ;;
+    faults) chosen=$(grep '^gpu_tests::faults::' <<< "$all") ;;
+    sanitizer) chosen= ;;
+    esac
+    for test in $chosen; do
+        run "$test" 500 "$binary" --exact "$test" --ignored --nocapture
+    done
+    if [[ $part == sanitizer ]]; then
+        if ! sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2> /dev/null); then
+            echo "skipped sanitizer: compute-sanitizer is not in PATH; it is part of the CUDA toolkit"
+            continue
+        fi
+        for tool in memcheck racecheck synccheck; do
+            run "sanitizer-$tool" 400 "$sanitizer" --tool "$tool" --error-exitcode 9 "$binary" --exact "$sanitized" --ignored --nocapture
+        done
+    fi
+done
+echo "$passed passed, ${#failed[@]} failed${failed[*]:+: ${failed[*]}}; logs: $logs"
+(( ${#failed[@]} == 0 ))

@@ -201,8 +201,8 @@ impl Communicator {
     /// If a rank died under MPS, it may take this process's context with it: the first check after a death waits for that, half a second at
     /// most. If the error [needs a restart](Error::needs_restart), the process cannot use its GPU any more.
     pub fn check(&self) -> Result<(), Error> {
-        self.check_recorded()?;
-        self.probe().map_err(|error| self.explained(error))
+        self.probe().map_err(|error| self.explained(error))?;
+        self.check_recorded()
     }
 
     /// The same without a call of the driver, unless there is a failure.

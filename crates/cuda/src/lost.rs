@@ -14,6 +14,8 @@ use crate::presence::Words;
 const NOTICED_WITHIN: Duration = Duration::from_secs(1);
 /// How long a death may take to destroy this process's context under MPS; 0.2 s was measured.
 const DESTROYED_WITHIN: Duration = Duration::from_millis(500);
+/// How long the word of a rank may lag behind an error of the group.
+const WORD_SET_WITHIN: Duration = Duration::from_millis(100);
 const POLL: Duration = Duration::from_millis(5);
 
 /// The context of a rank.
@@ -46,7 +48,13 @@ impl ContextWatch {
             Error::Misuse { .. } | Error::ContextLost { .. } => error,
             error if error.is_without_context() => self.lose(error),
             error => {
-                if self.is_shared_by_mps && self.has_other_processes && !self.words.gone().is_empty() {
+                // The monitor thread ends an exchange with a dead rank before it sets the rank's word.
+                let is_of_group = matches!(error, Error::Group { .. });
+                let limit = if is_of_group { WORD_SET_WITHIN } else { Duration::ZERO };
+                if self.is_shared_by_mps
+                    && self.has_other_processes
+                    && !self.words.await_gone(limit).is_empty()
+                {
                     self.has_settled.get_or_init(|| self.settle(probe));
                 }
                 self.lost().unwrap_or(error)
@@ -75,5 +83,7 @@ impl ContextWatch {
     }
 }
 
+#[cfg(test)]
+mod entry_tests;
 #[cfg(test)]
 mod tests;

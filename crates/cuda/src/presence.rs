@@ -181,7 +181,9 @@ impl Words {
         let of_abort = |(_, word): (usize, u32)| {
             word.checked_sub(ABORTED_BY).map(|rank| format!("rank {rank} aborted the calls"))
         };
-        self.each().find_map(of_death).or_else(|| self.each().find_map(of_abort))
+        // In this order: a survivor aborts after its monitor thread has reported a death.
+        let aborted = self.each().find_map(of_abort);
+        self.each().find_map(of_death).or(aborted)
     }
 
     /// Sets the words of ranks that the group reports as dead or lost.

@@ -21,8 +21,9 @@ impl Communicator {
 
     /// Ends the calls of all ranks and takes the group out of the communicator, which must be dropped next.
     pub(crate) fn give_up(&mut self) -> Result<Bootstrap, Error> {
+        let checked = self.check();
         self.abort();
-        if let Err(lost) = self.check()
+        if let Err(lost) = checked
             && lost.needs_restart()
         {
             return Err(lost);

@@ -145,6 +145,8 @@ impl Backend for Gpu {
             let plan = collectives.plan_of(&collective, count, data_type)?;
             collectives.prepare_call(&plan, buffers, count, data_type, reduction)?;
         }
+        // Loading a plan waits for all ranks. A rank that still loads kernels might wait for the calls of others in its process.
+        collectives.plan_of(&Collective::Broadcast { root: 0 }, SMALL, DataType::F32)?;
         let mut gpu = Gpu { graph: None, collectives, stream, buffers };
         gpu.call(Call::Large)?;
         gpu.call(Call::Small)?;

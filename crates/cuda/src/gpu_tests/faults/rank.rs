@@ -16,6 +16,9 @@ pub(super) const SHRINK: Duration = Duration::from_secs(20);
 /// How long a process takes to stop after it has sent itself the signal.
 const STOPPED_WITHIN: Duration = Duration::from_millis(50);
 
+/// How long ranks take to capture a graph. The driver may make one of them wait for a call of another in the same process.
+const CAPTURED_WITHIN: Duration = Duration::from_millis(50);
+
 /// What calls are made with: a GPU, or a stand-in.
 pub(super) trait Backend: Sized {
     /// Of calls.
@@ -168,6 +171,7 @@ fn act<B: Backend>(comm: &mut B, fault: &Fault, control: &mut impl Control) -> R
         (Kind::KilledIn | Kind::Aborts, Role::Last) => wait_twice(),
         (Kind::AbortsGraph, _) => {
             comm.capture(fault.call)?;
+            std::thread::sleep(CAPTURED_WITHIN);
             comm.launch(fault.call)?;
             // The first launch has ended on all ranks by then.
             wait();

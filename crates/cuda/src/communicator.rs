@@ -281,6 +281,7 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
+        let is_known = self.watch.lost().is_some();
         // Kernels of this rank may still run, and those of others in this process access its memory.
         let ended =
             self.leave().and_then(|()| self.context.synchronize().map_err(|error| self.explained(error)));
@@ -291,11 +292,13 @@ impl Drop for Communicator {
             Err(why) => {
                 // Others must not wait for this rank.
                 self.abort();
-                tracing::warn!(
-                    target: "weft::plan",
-                    rank = self.group.rank(),
-                    "cannot wait for the end of calls, so their memory is not freed: {why}"
-                );
+                if !is_known {
+                    tracing::warn!(
+                        target: "weft::plan",
+                        rank = self.group.rank(),
+                        "cannot wait for the end of calls, so their memory is not freed: {why}"
+                    );
+                }
             }
         }
     }

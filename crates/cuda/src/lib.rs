@@ -19,6 +19,8 @@ mod gpu_tests;
 mod host_tests;
 mod kernels;
 mod lost;
+#[cfg(test)]
+mod lost_tests;
 pub mod nvrtc;
 mod pool;
 mod presence;

@@ -84,6 +84,4 @@ impl ContextWatch {
 }
 
 #[cfg(test)]
-mod entry_tests;
-#[cfg(test)]
 mod tests;

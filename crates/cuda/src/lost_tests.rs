@@ -5,6 +5,7 @@
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Child;
+use std::time::{Duration, Instant};
 
 use libloading::os::unix::Library;
 use rustix::process::{Signal, getpid, kill_process};
@@ -12,17 +13,18 @@ use weftlink_bootstrap::{Bootstrap, Rendezvous, RendezvousAddress, Token};
 use weftlink_plan::{Collective, DataType, Reduction};
 use weftlink_testkit::processes::{command, this_program};
 
-use super::*;
 use crate::driver::Stream;
-use crate::{Collectives, Rank, devices};
+use crate::{Collectives, Error, Rank, devices};
 
-const NAME: &str = "lost::entry_tests::every_entry_point_names_the_rank_whose_death_destroyed_the_context";
+const NAME: &str = "lost_tests::every_entry_point_names_the_rank_whose_death_destroyed_the_context";
 const RANKS: usize = 3;
 const VICTIM: usize = 1;
 const ROLE: &str = "WEFT_TEST_ROLE";
 const PLACE: &str = "WEFT_TEST_PLACE";
 const ENTRY: &str = "WEFT_TEST_ENTRY";
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// From the notice of a death to the loss of the context.
+const LOST_AFTER: Duration = Duration::from_millis(100);
 /// From the loss of the context to the error.
 const BOUND: Duration = Duration::from_secs(4);
 const ENTRIES: [&str; 14] = [
@@ -59,7 +61,7 @@ fn every_entry_point_names_the_rank_whose_death_destroyed_the_context() {
     }
     let folder = std::env::temp_dir().join(format!("weft-test-driver-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/lost/driver.cc");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/lost_tests/driver.cc");
     let mut compile = command("g++");
     compile.args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", source, "-o"]);
     assert!(compile.arg(folder.join("libcuda.so.1")).status().unwrap().success());
@@ -126,10 +128,10 @@ fn enter(entry: &str, mut group: Bootstrap) {
             if entry == "late loss" {
                 // The death is known before the context is lost.
                 while collectives.aborter().failure().is_none() {
-                    std::thread::sleep(POLL);
+                    std::thread::sleep(Duration::from_millis(1));
                 }
                 std::thread::spawn(|| {
-                    std::thread::sleep(DESTROYED_WITHIN / 4);
+                    std::thread::sleep(LOST_AFTER);
                     lose();
                 });
             } else {

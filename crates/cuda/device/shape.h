@@ -2,27 +2,18 @@
 // for the steps that a program has in a fixed order; read from the record for others.
 namespace weft {
 
-constexpr u32 COPIES = 4; // Loads of a thread that do not wait for each other.
-
 // Copies views and program to shared memory. All threads take part, and meet at a barrier afterwards.
 WEFT_DEVICE void copy_program(const Block& block) {
 #ifdef WEFT_IN_SHARED
     const CallHeader& call = block.header();
     const u32 views = call.ranks * (u32)sizeof(View), bytes = views + call.program_bytes;
-    const u8* parameters = (const u8*)block.call.rest;
-    const u8* program = call.program == 0 ? parameters : (const u8*)call.program - views;
-    const u32 all = thread_count() * 16;
     WEFT_NO_UNROLL
-    for (u32 at = thread_index() * 16; at < bytes; at += COPIES * all) {
-        Words copied[COPIES];
-        WEFT_UNROLL
-        for (u32 c = 0; c < COPIES; c++) {
-            const u32 from = at + c * all;
-            if (from < bytes) copied[c] = load_anywhere((from < views ? parameters : program) + from);
-        }
-        WEFT_UNROLL
-        for (u32 c = 0; c < COPIES; c++)
-            if (at + c * all < bytes) *(Words*)(block.shared.rest + at + c * all) = copied[c];
+    for (u32 at = thread_index() * 16; at < bytes; at += thread_count() * 16) {
+        const u8* from = (const u8*)block.call.rest + at;
+#ifndef WEFT_IN_PARAMETERS
+        if (call.program != 0 && at >= views) from = (const u8*)call.program + (at - views);
+#endif
+        *(Words*)(block.shared.rest + at) = load_anywhere(from);
     }
 #else
     (void)block;

@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use weftlink_plan::interpret::{Event, Shape as RunShape};
-use weftlink_plan::{DataType, Lengths, Reduction, Shape, Verified, verify};
+use weftlink_plan::{Algorithm, DataType, Lengths, Reduction, Shape, Verified, verify};
 use weftlink_testkit::cases::values::expected;
 use weftlink_testkit::cases::{By, Case, Counts, cases_of};
 use weftlink_testkit::trace::replay;
@@ -166,6 +166,8 @@ struct Ranks {
     compilers: Vec<Compiler>,
     memory: Vec<Vec<u128>>,
     calls: u64,
+    /// Calls that kernels with constants ran without a program.
+    direct: u64,
     build: Build,
 }
 
@@ -178,7 +180,7 @@ impl Ranks {
             .iter()
             .map(|compiler| vec![0; (compiler.arena.bytes + compiler.arena.private_bytes) as usize / 16])
             .collect();
-        Ranks { plan: plan.clone(), compilers, memory, calls: 0, build }
+        Ranks { plan: plan.clone(), compilers, memory, calls: 0, direct: 0, build }
     }
 
     /// Makes the call of a case on all ranks and compares results, memory around them and steps. Returns whether the plan can run it.
@@ -189,12 +191,15 @@ impl Ranks {
         // Plans with scratch always run with the same slices.
         let slices = if self.plan.chunks.scratch > 0 { 2 } else { 1 + (seed % u64::from(SLICES_MAX)) as u32 };
         let slices = slices.min(self.compilers[0].arena.slices_max);
-        let threads = [1, 2, 4][(seed / 3) as usize % 3];
+        // Blocks of a GPU have at least 32 threads; kernels with constants rely on one for each peer.
+        let threads = if self.build == Build::Fixed { 8 } else { [1, 2, 4][(seed / 3) as usize % 3] };
         let longest = (0..case.ranks)
             .flat_map(|rank| [case.given(rank), case.gotten(rank)].concat())
             .max()
             .unwrap_or(0);
-        let chunk_bytes = (longest * size / 5).max(64);
+        let is_fixed = self.build == Build::Fixed;
+        let tiles = if is_fixed && self.calls.is_multiple_of(2) { 1 } else { 5 };
+        let chunk_bytes = (longest * size / tiles).max(64);
         let spread = Spread { slices, threads, chunk_bytes };
         let arenas = arenas_in(&self.compilers, &self.memory);
         let shapes: Vec<_> = (0..case.ranks).map(|rank| shape(case, rank, longest)).collect();
@@ -218,13 +223,14 @@ impl Ranks {
         let calls: Vec<Vec<u128>> = (0..case.ranks as usize)
             .map(|rank| {
                 let program = &programs[rank];
+                let is_in_parameters = is_fixed && program.is_in_parameters;
                 let key = Key { count: 0, data_type: case.data_type, reduction, aliasing: case.aliasing };
                 let header = records::CallHeader {
                     signature: number as u32,
                     factor: operation_of(case, rank as u32).factor_of(&key).unwrap(),
                     input: views[rank].input,
                     output: views[rank].output,
-                    program: program.bytes.as_ptr().addr() as u64,
+                    program: if is_in_parameters { 0 } else { program.bytes.as_ptr().addr() as u64 },
                     presence: presence.as_ptr().addr() as u64,
                     reports: (&raw mut reports[64 * rank]).addr() as u64,
                     timeout_ns: TIMEOUT_NS,
@@ -233,6 +239,9 @@ impl Ranks {
                 };
                 let mut call = bytemuck::bytes_of(&header).to_vec();
                 (0..case.ranks).for_each(|_| call.extend(bytemuck::bytes_of(&views[rank])));
+                if is_in_parameters {
+                    call.extend(&program.bytes);
+                }
                 parameters(call)
             })
             .collect();
@@ -242,6 +251,8 @@ impl Ranks {
             Build::Sanitized if !fits_in_shared => return false,
             build => build,
         };
+        let is_direct = |program: &Program| program.sequences.is_direct() && program.header.tiles == 1;
+        self.direct += u64::from(is_fixed && programs.iter().all(is_direct));
         let family = family_of(case);
         let library = |program: &Program| match build {
             Build::Fixed => Library::fixed(program, size, family),
@@ -375,6 +386,21 @@ collectives! {
     barrier: "barrier";
 }
 
+/// Runs the first cases of a collective with packets and kernels of their own that fulfil a condition. Returns how many calls ran directly.
+fn run_fixed(collective: &str, number: usize, is_one: impl Fn(&Case) -> bool) -> u64 {
+    let has_packets = |case: &Case| matches!(case.by, By::Algorithm { packets: true, .. });
+    let cases = (0..).zip(cases_of(collective)).filter_map(|(number, case)| Some((number, adapted(case)?)));
+    let chosen: Vec<_> = cases.filter(|(_, case)| has_packets(case) && is_one(case)).take(number).collect();
+    assert!(!chosen.is_empty(), "{collective}");
+    let run = |(number, case): (u64, Case)| {
+        let mut ranks = Ranks::new(&verify(case.plan().unwrap().unwrap()).unwrap(), Build::Fixed);
+        let count = (0..6).filter(|_| ranks.run(&case, number)).count();
+        assert!(count == 6, "{case}: {count} calls");
+        ranks.direct
+    };
+    chosen.into_iter().map(run).sum()
+}
+
 /// Steps without packets, too, in plans that have packets.
 #[test]
 fn kernels_with_fixed_shapes_pass_cases_with_packets() {
@@ -386,14 +412,26 @@ fn kernels_with_fixed_shapes_pass_cases_with_packets() {
         ("all-reduce", Family::Scaling),
     ] {
         let is_short = |case: &Case| case.ranks == 3 && matches!(case.counts, Counts::Even(64..));
-        let has_packets = |case: &Case| matches!(case.by, By::Algorithm { packets: true, .. });
-        let is_one = |case: &Case| is_short(case) && has_packets(case) && family_of(case) == family;
-        let mut cases =
-            (0..).zip(cases_of(collective)).filter_map(|(number, case)| Some((number, adapted(case)?)));
-        let (number, case) = cases.find(|(_, case)| is_one(case)).unwrap();
-        let mut ranks = Ranks::new(&verify(case.plan().unwrap().unwrap()).unwrap(), Build::Fixed);
-        let count = (0..5).filter(|_| ranks.run(&case, number)).count();
-        assert!(count == 5, "{case}: {count} calls");
+        run_fixed(collective, 1, |case| is_short(case) && family_of(case) == family);
+    }
+}
+
+#[test]
+fn small_calls_run_directly() {
+    for (collective, family) in [
+        ("all-reduce", Family::Plain),
+        ("all-reduce", Family::Finishing),
+        ("all-reduce", Family::Scaling),
+        ("all-gather", Family::Plain),
+        ("reduce-scatter", Family::Plain),
+    ] {
+        let is_small =
+            |case: &Case| (2..=3).contains(&case.ranks) && matches!(case.counts, Counts::Even(..64));
+        let is_exchange =
+            |case: &Case| matches!(case.by, By::Algorithm { algorithm: Algorithm::Exchange, .. });
+        let direct =
+            run_fixed(collective, 3, |case| is_small(case) && is_exchange(case) && family_of(case) == family);
+        assert!(direct >= 3, "{collective}: {direct} calls");
     }
 }
 

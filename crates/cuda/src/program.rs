@@ -276,6 +276,7 @@ impl Compiler {
         let with_views = ranks as usize * size_of::<records::View>() + bytes.len();
         let is_in_parameters = size_of::<records::CallHeader>() + with_views <= CALL_BYTES;
         let is_in_shared = with_views <= SHARED_BYTES;
+        sequences.in_parameters = is_in_parameters && !is_uneven;
         if !is_in_parameters || !is_in_shared {
             sequences.direct = None;
         }

@@ -24,6 +24,8 @@ pub(crate) struct Sequences {
     lanes: usize,
     /// The ranks of a plan in which the first step of every lane waits for the entries of all; 0 otherwise.
     enters: u32,
+    /// Whether the program is in the parameters of the kernel.
+    pub(super) in_parameters: bool,
     /// The constants of a kernel for packets.
     pub(super) direct: Option<Direct>,
 }
@@ -77,7 +79,14 @@ impl Shape {
 impl Sequences {
     /// The sequences of a kernel for any program.
     pub(crate) fn none() -> Sequences {
-        Sequences { known: Vec::new(), is_complete: false, lanes: 0, enters: 0, direct: None }
+        Sequences {
+            known: Vec::new(),
+            is_complete: false,
+            lanes: 0,
+            enters: 0,
+            in_parameters: false,
+            direct: None,
+        }
     }
 
     /// The sequences of lanes whose steps have the same shapes in every tile.
@@ -107,8 +116,15 @@ impl Sequences {
             is_complete: known == lanes,
             lanes,
             enters: if enters { ranks } else { 0 },
+            in_parameters: false,
             direct: None,
         }
+    }
+
+    /// Whether calls of one tile run without a program.
+    #[cfg(test)]
+    pub(crate) fn is_direct(&self) -> bool {
+        self.direct.is_some()
     }
 
     /// The macro that `device/run.h` expands.
@@ -137,7 +153,7 @@ impl Sequences {
         if self.enters > 0 {
             _ = write!(text, "\n#define WEFT_ENTERS {}", self.enters);
         }
-        text += "\n";
+        text += if self.in_parameters { "\n#define WEFT_IN_PARAMETERS\n" } else { "\n" };
         self.direct.iter().for_each(|direct| text += &direct.macros());
         text
     }

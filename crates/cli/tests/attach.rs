@@ -7,14 +7,19 @@
 #[allow(dead_code, reason = "other tests use the rest")]
 mod common;
 
-use std::os::unix::fs::MetadataExt;
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use common::{scratch, shell};
 use serde_json::Value;
 use weftlink_comm::{Communicator, Options, Reduction};
+use weftlink_recorder::gpu::{REPORT_BYTES, ReportMemory};
+use weftlink_recorder::header::{CallKind, Header};
+use weftlink_recorder::recorder::{Outputs, Owner, Recorder};
 use weftlink_testkit::processes;
 
 const WEFT: &str = env!("CARGO_BIN_EXE_weft");
@@ -49,8 +54,49 @@ fn rank() {
                 }
             });
         }
+        Ok("gpu") => {
+            let ranks: Vec<_> = (0..3).map(gpu_rank).collect();
+            forever();
+            drop(ranks);
+        }
         _ => {}
     }
+}
+
+/// A rank on a GPU that has loaded a plan and enqueued three calls. The kernels of ranks 0 and 2 have waited for rank 1 in the second of them for
+/// seven seconds, as they report it; that of rank 1 has not started.
+fn gpu_rank(rank: usize) -> (Recorder, ReportMemory) {
+    let owner = Owner { rank, size: 3, job: u64::from(std::process::id()) };
+    let mut recorder = Recorder::new(owner, 16, 0, &Outputs::default());
+    recorder.name_plan(0, "exchange");
+    recorder.describe(1, &Header::allocating(CallKind::Load, 7, 0, (None, 1)), 0, None);
+    recorder.begin(1);
+    recorder.end_timed();
+    recorder.describe(2, &Header::allocating(CallKind::Collective(0), 0, 8, (None, 4)), 32, Some((0, 0)));
+    for call in 2..5 {
+        recorder.begin(call);
+        recorder.enqueued(false);
+    }
+    let reports = ReportMemory::create(owner, 16).unwrap();
+    // Through the descriptor, where kernels write to the memory.
+    let is_it = |path: &PathBuf| {
+        let name = std::fs::read_link(path).unwrap_or_default();
+        let is_named = name.to_str().is_some_and(|name| name.starts_with("/memfd:weft: gpu waits "));
+        let mut head = [0; 32];
+        is_named
+            && File::open(path).is_ok_and(|file| file.read_exact_at(&mut head, 0).is_ok())
+            && head[24] == rank as u8
+    };
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
+    let file = descriptors.into_iter().find(is_it).unwrap();
+    let file = File::options().write(true).open(file).unwrap();
+    for block in (0..4).filter(|_| rank != 1) {
+        // Kind, signature, lane, slice, step, rank, poll, other, tile, call, milliseconds.
+        let words = [1_u32, 0, block, 0, 2, 1, 0, 0, 0, 3, 7_000];
+        let at = reports.reports_at() + (1 + block as usize) * REPORT_BYTES;
+        file.write_all_at(&words.map(u32::to_le_bytes).concat(), at as u64).unwrap();
+    }
+    (recorder, reports)
 }
 
 /// Longer than the test, and bounded in case nothing kills the process.
@@ -176,6 +222,37 @@ fn attach_reads_ranks_that_are_threads() {
     assert_eq!(ranks.len(), 3);
     assert!(ranks.iter().all(|line| line["pid"].as_u64() == Some(process.0.id().into())), "{found}");
     assert_eq!(asked(&numbers(&found)[0]).map(|other| numbers(&other)), Some(numbers(&found)));
+}
+
+#[test]
+fn attach_explains_kernels_that_wait() {
+    let folder = scratch("attach-gpu");
+    let me = std::env::current_exe().unwrap();
+    let process =
+        Started::new(processes::command(me).args(["--exact", "rank", "--nocapture"]).env(ROLE, "gpu"));
+    let pid = process.0.id().to_string();
+    let waits = |why: &Value| said(why, &["Ranks 0 and 2 wait for rank 1 to make the call in #3"]);
+    let found = until(|| asked(&pid).filter(waits));
+    assert!(said(&found, &["Rank 1 has enqueued #3, and its kernel has not started: "]), "{found}");
+    let ranks = found["jobs"][0]["ranks"].as_array().unwrap();
+    assert_eq!((&ranks[0]["call"], &ranks[0]["call_state"]), (&Value::from(3), &Value::from("running")));
+    assert_eq!((&ranks[1]["call"], &ranks[1]["call_state"]), (&Value::from(4), &Value::from("enqueued")));
+    // For people, and as files.
+    let dump = ["--attach", &pid, "--dump", folder.to_str().unwrap()];
+    let text = why(&dump);
+    assert_eq!(text.status.code(), Some(1));
+    let text = String::from_utf8(text.stdout).unwrap();
+    let call = "all-reduce of 8 elements of 4 bytes out of place";
+    assert!(
+        text.contains(&format!("Ranks 0 and 2 wait for rank 1 to make the call in #3, {call}, for 7.0 s.\n")),
+        "{text}"
+    );
+    assert!(text.contains("4 of 4") && text.contains("(lane 0,"), "{text}");
+    let merged: Value = serde_json::from_str(&shell(&folder, "weft why --json .").output).unwrap();
+    assert!(
+        waits(&merged) && said(&merged, &["Rank 1 has enqueued #3, and its kernel has not started: "]),
+        "{merged}"
+    );
 }
 
 #[test]

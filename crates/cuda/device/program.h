@@ -102,7 +102,8 @@ struct CallHeader {
     u64 timeout_ns;
     u64 trace;         // Memory for a record of steps, or 0.
     u32 has_whole_words; // All parts of buffers begin and end at multiples of 4 bytes, and have whole packets.
-    u32 reserved[3];
+    u32 number; // Of the call, in its communicator; for reports.
+    u32 reserved[2];
     u64 factor; // This rank's factor of a pre-multiplied sum, in the low bits.
 };
 
@@ -122,7 +123,10 @@ struct Report {
     u32 poll; // A PollKind.
     u32 other; // The signature of the rank that is in another call.
     u32 tile;
-    u32 reserved[7];
+    u32 call;      // Its number, or 0 if the kernel is none of a call.
+    u32 waited_ms; // So far.
+    u32 started;   // Of the first report: the last call in which a block reported anything.
+    u32 reserved[4];
 };
 
 // A step that a block has taken. They follow the number of steps so far and the number that there is room for.

@@ -40,7 +40,7 @@ struct Shared {
 struct Position {
     u64 reports, failure, presence, timeout_ns, trace;
     u64 arenas, control; // The addresses of all arenas, and of this rank's.
-    u32 signature, rank, ranks, lane, slice, ordinal;
+    u32 signature, number, rank, ranks, lane, slice, ordinal;
     u64 tile; // Of the call.
 };
 
@@ -73,7 +73,7 @@ template <class T> WEFT_DEVICE const T& record(const Block& block, u32 offset) {
 WEFT_DEVICE Position Block::position() const {
     const CallHeader& h = header();
     const u64 arenas = (u64)&record<u64>(*this, 0);
-    return {h.reports, h.failure, h.presence, h.timeout_ns, h.trace, arenas, h.control, h.signature, h.rank, h.ranks, lane, slice, ordinal, tile - tiles};
+    return {h.reports, h.failure, h.presence, h.timeout_ns, h.trace, arenas, h.control, h.signature, h.number, h.rank, h.ranks, lane, slice, ordinal, tile - tiles};
 }
 
 WEFT_DEVICE void write_report(Position at, u32 place, u32 kind, u32 poll, u32 rank, u32 other) {
@@ -82,7 +82,8 @@ WEFT_DEVICE void write_report(Position at, u32 place, u32 kind, u32 poll, u32 ra
     store_host(&to->signature, at.signature);
     store_host(&to->lane, at.lane), store_host(&to->slice, at.slice);
     store_host(&to->step, at.ordinal), store_host(&to->rank, rank), store_host(&to->poll, poll), store_host(&to->other, other);
-    store_host(&to->tile, (u32)at.tile);
+    store_host(&to->tile, (u32)at.tile), store_host(&to->call, at.number);
+    if (at.number != 0) store_host(&((Report*)at.reports)->started, at.number);
     publish_host(&to->kind, kind);
 }
 WEFT_COLD void write_report_cold(Position at, u32 place, u32 kind, u32 poll, u32 rank, u32 other) { write_report(at, place, kind, poll, rank, other); }
@@ -133,7 +134,11 @@ template <bool INLINE> WEFT_DEVICE Wait wait_long(Position at, Wait wait, u32 po
     }
     if (failed != RUNNING) fail<INLINE>(at, failed, poll, rank, other);
     if (has_failed<INLINE>(at, poll)) wait.failed = true;
-    else if (now - wait.reported > REPORT_NS) wait.reported = now, report<INLINE>(at, 1 + block_index(), WAITING, poll, rank, 0);
+    else if (now - wait.reported > REPORT_NS) {
+        wait.reported = now;
+        store_host(&((Report*)at.reports + 1 + block_index())->waited_ms, (u32)((now - wait.since) / 1000000));
+        report<INLINE>(at, 1 + block_index(), WAITING, poll, rank, 0);
+    }
     pause();
     return wait;
 }

@@ -19,6 +19,7 @@ use weftlink_plan::Verified;
 
 use crate::Error;
 use crate::call::Key;
+use crate::calls::Calls;
 use crate::driver::{Capture, Context, Device, DeviceMemory, Event, RelaxedCapture, Stream};
 use crate::kernels::{Kernel, Kernels};
 use crate::lost::ContextWatch;
@@ -38,6 +39,8 @@ const SLICES_MAX: u32 = 132;
 pub struct Communicator {
     /// A number of its own in this process.
     number: usize,
+    /// Its flight recorder.
+    calls: Calls,
     group: Bootstrap,
     context: Context,
     stream: Stream,
@@ -143,17 +146,24 @@ impl Communicator {
     }
 
     fn share_plan(&mut self, plan: Verified) -> Result<PlanId, Error> {
-        let misuse = |plan: &Verified, why: String| {
-            Err(Error::Misuse { attempt: format!("load the plan {}", plan.name), why })
-        };
         if plan.needs_windows() && !self.accesses_buffers() {
             let why = "it accesses buffers of ranks on other GPUs; choose a plan that sends messages";
-            return misuse(&plan, why.to_owned());
+            return refused(&plan, why.to_owned());
         }
+        let began = self.calls.loads(&plan);
+        let name = plan.name.clone();
+        let loaded = self.load_agreed(plan);
+        let index = loaded.as_ref().ok().map(|id| (id.number, &*name));
+        self.calls.loaded(began, index);
+        loaded
+    }
+
+    /// Loads a plan that this rank accepts, if all ranks load the same.
+    fn load_agreed(&mut self, plan: Verified) -> Result<PlanId, Error> {
         let digest = exchange(&mut self.group, "a plan", plan.hash().to_le_bytes().to_vec(), self.timeout)?;
         if let Some(other) = digest.iter().position(|other| *other != digest[self.rank()]) {
             let (own, rank) = (self.rank(), other);
-            return misuse(&plan, format!("rank {rank} loads another plan than rank {own}"));
+            return refused(&plan, format!("rank {rank} loads another plan than rank {own}"));
         }
         let compiler = Compiler::new(plan, self.rank() as u32, SLICES_MAX);
         let sharing = Sharing {
@@ -221,7 +231,9 @@ impl Communicator {
             let is_death = (report.kind, report.other) == (GONE, DIED);
             Some(if is_death { format!("{why}. {SHRINK}") } else { why })
         });
-        why.map_or(Ok(()), |why| Err(self.explained(Error::Failed { why })))
+        let Some(why) = why else { return Ok(()) };
+        self.calls.failed(&self.group, &why, own);
+        Err(self.explained(Error::Failed { why }))
     }
 
     /// The error to return in place of one: that of the lost context, with the ranks that died, if it is lost.
@@ -302,6 +314,10 @@ impl Drop for Communicator {
             }
         }
     }
+}
+
+fn refused(plan: &Verified, why: String) -> Result<PlanId, Error> {
+    Err(Error::Misuse { attempt: format!("load the plan {}", plan.name), why })
 }
 
 /// The last call cannot be waited for.

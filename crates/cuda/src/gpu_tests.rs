@@ -7,6 +7,7 @@
 
 mod faults;
 mod processes;
+mod waits;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

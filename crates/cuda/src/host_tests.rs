@@ -7,6 +7,7 @@
 
 mod faults;
 mod readers;
+mod waits;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;

@@ -5,6 +5,7 @@
 mod arena;
 pub mod cache;
 mod call;
+mod calls;
 #[cfg(test)]
 mod cases;
 mod choose;

@@ -102,13 +102,13 @@ records! {
         signature: u32, announces: u32, fifos: u32, lists: u32, combined: u32,
         repeats: u64, tile_bytes: u64,
         presence: u64, reports: u64, timeout_ns: u64, trace: u64,
-        has_whole_words: u32, reserved: [u32; 3],
+        has_whole_words: u32, number: u32, reserved: [u32; 2],
         factor: u64,
     }
     /// What a block that waits long writes to host memory.
     struct Report {
         kind: u32, signature: u32, lane: u32, slice: u32, step: u32, rank: u32, poll: u32, other: u32,
-        tile: u32, reserved: [u32; 7],
+        tile: u32, call: u32, waited_ms: u32, started: u32, reserved: [u32; 4],
     }
     struct Trace { rank: u16, lane: u16, slice: u32, step: u32, tile: u32 }
 }

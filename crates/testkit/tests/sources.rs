@@ -41,6 +41,8 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ("shm/src/mutants.rs", "which planted defect is on; only in builds of `make mutants`"),
     ("cuda/src/gpu_tests/faults/wire.rs", "the rank and rendezvous of a process that a test starts"),
     ("cuda/src/gpu_tests/processes.rs", "the rank and rendezvous of a process that a test starts"),
+    ("cuda/src/gpu_tests/waits.rs", "the role of a process that a test starts"),
+    ("cuda/src/host_tests/waits.rs", "the role of a process that a test starts"),
     ("cuda/src/queues.rs", "CUDA_DEVICE_MAX_CONNECTIONS, a variable of CUDA"),
     ("bootstrap/src/environment.rs", "variables of other launchers: Slurm, Open MPI, MPICH, torchrun"),
     ("bootstrap/src/launcher.rs", "variables that `weft run` sets for its ranks; not user settings"),

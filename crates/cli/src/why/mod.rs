@@ -17,7 +17,8 @@ use crate::{Failure, counted};
 /// Explain why a job failed or hangs, from the flight recorders of its ranks
 ///
 /// Ranks with WEFT_RECORD_DIR=DIR in their environment leave a record in DIR when they fail or are killed. Copy the records of all
-/// hosts into one folder. --attach reads the memory of a job that runs or hangs, without disturbing it.
+/// hosts into one folder. --attach reads the memory of a job that runs or hangs, without disturbing it; of ranks on GPUs, also what their
+/// kernels wait for.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -7,6 +7,7 @@ use std::time::Duration;
 use weftlink_bootstrap::Bootstrap;
 
 use super::{Communicator, Resources};
+use crate::calls::{Calls, owner_of};
 use crate::driver::{Context, Device, Event, Stream};
 use crate::kernels::Kernels;
 use crate::lost::ContextWatch;
@@ -136,10 +137,12 @@ impl Communicator {
             let processes = all.iter().map(|rank| rank.process).collect();
             Some(BufferRegistry::new(&context, others, processes, number, timeout)?)
         };
+        let owner = owner_of(&group);
         let watch = ContextWatch::new(presence.words().clone(), !is_one_process, device.is_shared_by_mps);
         Ok(Communicator {
             number,
             watch,
+            calls: Calls::new(owner),
             shares_context: in_context.len() > 1,
             // The scope of a GPU covers the threads of one program.
             is_one_gpu: ranks_on_gpu == all.len() && is_one_process && !is_host,
@@ -159,7 +162,7 @@ impl Communicator {
             resources: ManuallyDrop::new(Resources {
                 kernels: Kernels::new(&context),
                 plans: Vec::new(),
-                reports: Reports::new(&context)?,
+                reports: Reports::new(&context, owner)?,
                 presence,
                 registry,
                 staging: Staging::default(),

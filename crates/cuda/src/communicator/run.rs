@@ -3,9 +3,10 @@
 // Launches kernels with addresses.
 #![allow(unsafe_code)]
 
+use weftlink_bootstrap::{BlameKind, Failure};
 use weftlink_plan::{Aliasing, DataType};
 
-use super::{Communicator, Last, PlanId, Resources, captured_since};
+use super::{Communicator, Last, Loaded, PlanId, Resources, captured_since};
 use crate::Error;
 use crate::call::{Key, Operation};
 use crate::driver::{Capture, DeviceAddress, DeviceBuffer, Launch, Parameters, RelaxedCapture, Stream};
@@ -55,6 +56,8 @@ impl Communicator {
             && !matches!(error, Error::Misuse { .. } | Error::Failed { .. })
         {
             self.abort();
+            let blamed = vec![self.group.blame(self.rank() as u32, BlameKind::Failed)];
+            self.calls.fail(&Failure { why: error.to_string(), blamed, aborted_by: None });
         }
         enqueued
     }
@@ -90,7 +93,9 @@ impl Communicator {
             // SAFETY: as the caller promises.
             unsafe { staged.copy_in(stream) }?;
         }
-        let prepared = &self.resources.plans[plan.number].programs[&key];
+        let Loaded { compiler, programs, .. } = &self.resources.plans[plan.number];
+        let number = self.calls.begin(plan.number, compiler.plan(), &key, self.group.rank() as u32);
+        let prepared = &programs[&key];
         let header = records::CallHeader {
             signature: key.signature(prepared.program.header.tiles, prepared.spread),
             input,
@@ -100,6 +105,7 @@ impl Communicator {
             reports: self.resources.reports.address(),
             timeout_ns: u64::try_from(self.call_timeout.as_nanos()).unwrap_or(u64::MAX),
             factor,
+            number,
             has_whole_words: prepared.program.header.has_whole_words
                 * u32::from((input | output).is_multiple_of(4)),
             ..prepared.program.header
@@ -126,6 +132,7 @@ impl Communicator {
         // SAFETY: the parameters are those of the kernel; the addresses are valid as the caller promises, and the communicator's own
         // memory lives until it is dropped.
         unsafe { prepared.kernel.function.launch(stream, launch, Parameters::Buffer(&call)) }?;
+        self.calls.enqueued(is_captured);
         if let Some(staged) = &staged {
             // SAFETY: as the caller promises.
             unsafe { staged.copy_out(stream) }?;

@@ -4,24 +4,28 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use weftlink_plan::plan::Protocol;
-use weftlink_plan::{Algorithm, Aliasing, Collective, DataType, Plan, Reduction, Shape, verify};
+use weftlink_plan::{Algorithm, Aliasing, Collective, DataType, Plan, Reduction, Shape, Verified, verify};
+use weftlink_recorder::gpu::ReportKind::{Aborted, Differs, Gone, PeerFailed, TimedOut};
+use weftlink_recorder::gpu::{BlockReport, ReportKind, ReportMemory};
+use weftlink_recorder::recorder::Owner;
 
 use super::{Build, Library, arenas_in, parameters};
 use crate::program::{Compiler, Program, Sequences, Spread};
-use crate::records::{self, ABORTED, ABORTED_BY, DIED, GONE, LEFT, MISMATCH, PEER_FAILED, TIMED_OUT};
+use crate::records::{self, ABORTED_BY, DIED, LEFT};
 use crate::source::Specialisation;
 
-const COUNT: usize = 300;
+pub(super) const COUNT: usize = 300;
 const SPREAD: Spread = Spread { slices: 2, threads: 4, chunk_bytes: 256 };
 const CANARY: f32 = -1.0;
+const REPORTS: usize = 64;
 
 /// A plan on ranks that are threads.
-struct Job {
+pub(super) struct Job {
     programs: Vec<Program>,
     libraries: Vec<Library>,
     _arenas: Vec<Vec<u128>>,
     buffers: Vec<[Vec<f32>; 2]>,
-    reports: Vec<Vec<records::Report>>,
+    pub(super) reports: Vec<ReportMemory>,
     /// A word of each rank.
     presence: Vec<AtomicU32>,
 }
@@ -29,7 +33,11 @@ struct Job {
 impl Job {
     /// A job whose kernels know the order of steps, or read it from the program.
     fn new(plan: Plan, is_fixed: bool) -> Job {
-        let plan = verify(plan).unwrap();
+        Job::numbered(&verify(plan).unwrap(), is_fixed, 0)
+    }
+
+    /// The same, whose reports name a communicator.
+    pub(super) fn numbered(plan: &Verified, is_fixed: bool, job: u64) -> Job {
         let compilers: Vec<_> =
             (0..plan.ranks).map(|rank| Compiler::new(plan.clone(), rank, SPREAD.slices)).collect();
         let memory: Vec<Vec<u128>> = compilers
@@ -55,14 +63,19 @@ impl Job {
             buffers: (0..plan.ranks)
                 .map(|rank| [vec![rank as f32 + 1.0; COUNT], vec![CANARY; COUNT]])
                 .collect(),
-            reports: vec![vec![records::Report::default(); 64]; programs.len()],
+            reports: (0..programs.len())
+                .map(|rank| {
+                    let owner = Owner { rank, size: programs.len(), job };
+                    ReportMemory::create(owner, REPORTS).unwrap()
+                })
+                .collect(),
             presence: (0..plan.ranks).map(|_| AtomicU32::new(0)).collect(),
             programs,
             _arenas: memory,
         }
     }
 
-    /// A call of one rank. The program is in the parameters.
+    /// A call of one rank, with its signature, which is its number, too. The program is in the parameters.
     fn call(&self, rank: usize, signature: u32, timeout: Duration) -> Vec<u128> {
         let program = &self.programs[rank];
         let [input, output] = [0, 1].map(|side: usize| self.buffers[rank][side].as_ptr().addr() as u64);
@@ -71,7 +84,8 @@ impl Job {
             input,
             output,
             presence: self.presence.as_ptr().addr() as u64,
-            reports: self.reports[rank].as_ptr().addr() as u64,
+            reports: (self.reports[rank].start().addr() + self.reports[rank].reports_at()) as u64,
+            number: signature,
             timeout_ns: timeout.as_nanos() as u64,
             ..program.header
         };
@@ -82,7 +96,7 @@ impl Job {
     }
 
     /// Makes calls: the rank and the signature of each. Those of one rank follow each other.
-    fn run(&self, calls: &[(usize, u32)], timeout: Duration, seed: u64) {
+    pub(super) fn run(&self, calls: &[(usize, u32)], timeout: Duration, seed: u64) {
         let parameters: Vec<_> =
             calls.iter().map(|&(rank, signature)| self.call(rank, signature, timeout)).collect();
         let launches: Vec<_> = std::iter::zip(calls, &parameters)
@@ -96,13 +110,20 @@ impl Job {
     fn run_all(&self, calls: u32, seed: u64) {
         let each = (0..self.programs.len()).flat_map(|rank| (0..calls).map(move |call| (rank, call)));
         self.run(&each.collect::<Vec<_>>(), Duration::from_secs(1), seed);
-        (0..self.programs.len()).for_each(|rank| assert_eq!(self.failure(rank), 0, "rank {rank}"));
+        (0..self.programs.len()).for_each(|rank| assert_eq!(self.failure(rank), None, "rank {rank}"));
     }
 
-    /// The kind of the report of a rank's failure.
-    fn failure(&self, rank: usize) -> u32 {
-        // SAFETY: the report lives as long as the job; kernels wrote it.
-        unsafe { (&raw const self.reports[rank][0].kind).read_volatile() }
+    /// The kind of a rank's failure, and the rank that its report names.
+    fn failure(&self, rank: usize) -> Option<(ReportKind, u32)> {
+        self.report(rank).map(|report| (report.kind, report.rank))
+    }
+
+    /// The report of a rank's failure.
+    fn report(&self, rank: usize) -> Option<BlockReport> {
+        let memory = &self.reports[rank];
+        let first: *const records::Report = memory.start().wrapping_add(memory.reports_at()).cast();
+        // SAFETY: the memory has reports and lives as long as the job; no kernel runs.
+        BlockReport::of_bytes(bytemuck::bytes_of(&unsafe { first.read_volatile() }))
     }
 
     fn output(&self, rank: usize) -> Vec<f32> {
@@ -112,7 +133,7 @@ impl Job {
     }
 }
 
-fn all_reduce(algorithm: Algorithm, ranks: u32, lanes: u32, protocol: Protocol) -> Plan {
+pub(super) fn all_reduce(algorithm: Algorithm, ranks: u32, lanes: u32, protocol: Protocol) -> Plan {
     algorithm.flat_with(&Collective::AllReduce, ranks, lanes, protocol).unwrap()
 }
 
@@ -152,11 +173,12 @@ fn a_missing_rank_ends_this_call_and_all_later_ones() {
         let job = Job::new(plan, false);
         let timeout = Duration::from_millis(50);
         job.run(&[(0, 7)], timeout, 0);
-        assert_eq!((job.failure(0), job.reports[0][0].rank), (TIMED_OUT, 1), "{name}");
+        assert_eq!(job.failure(0), Some((TimedOut, 1)), "{name}");
+        assert_eq!(job.report(0).unwrap().call, 7, "{name}");
         assert_eq!(job.output(0), vec![CANARY; COUNT], "{name}: nothing was received");
         // The other rank is late, and the first tries again.
         job.run(&[(0, 7), (1, 7)], timeout, 0);
-        assert_eq!((job.failure(1), job.reports[1][0].rank), (PEER_FAILED, 0), "{name}");
+        assert_eq!(job.failure(1), Some((PeerFailed, 0)), "{name}");
         assert_eq!(job.output(0), vec![CANARY; COUNT], "{name}: rank 0 has given up its buffers");
     }
 }
@@ -167,11 +189,8 @@ fn the_missing_rank_is_named_where_several_fail() {
     for seed in 0..40 {
         let job = Job::new(all_reduce(Algorithm::Exchange, 3, 1, Protocol::Ll), false);
         job.run(&[(0, 7), (1, 7)], Duration::from_millis(1), seed);
-        let reasons = [0, 1].map(|rank| (job.failure(rank), job.reports[rank][0].rank));
-        assert!(
-            reasons.contains(&(TIMED_OUT, 2)) && reasons.iter().all(|(kind, _)| *kind != 0),
-            "{reasons:?}"
-        );
+        let reasons = [0, 1].map(|rank| job.failure(rank));
+        assert!(reasons.contains(&Some((TimedOut, 2))) && !reasons.contains(&None), "{reasons:?}");
     }
 }
 
@@ -185,8 +204,8 @@ fn ranks_in_different_calls_are_told_apart() {
         let name = plan.name.clone();
         let job = Job::new(plan, false);
         job.run(&[(0, 7), (1, 8)], Duration::from_millis(50), 2);
-        let failures = [job.failure(0), job.failure(1)];
-        assert!(failures.contains(&MISMATCH) && !failures.contains(&0), "{name}: {failures:?}");
+        let failures = [0, 1].map(|rank| job.failure(rank).map(|(kind, _)| kind));
+        assert!(failures.contains(&Some(Differs)) && !failures.contains(&None), "{name}: {failures:?}");
     }
 }
 
@@ -198,8 +217,8 @@ fn packets_of_another_call_are_not_sent_on() {
             Algorithm::Chain.flat_with(&Collective::Broadcast { root: 0 }, 3, 1, Protocol::Ll).unwrap();
         let job = Job::new(plan, seed % 2 == 0);
         job.run(&[(0, 7), (1, 8), (2, 8)], Duration::from_millis(5), seed);
-        assert_eq!(job.failure(1), MISMATCH, "seed {seed}");
-        assert_ne!(job.failure(2), 0, "seed {seed}");
+        assert_eq!(job.report(1).unwrap().kind, Differs, "seed {seed}");
+        assert!(job.failure(2).is_some(), "seed {seed}");
         assert_eq!(job.output(2), vec![CANARY; COUNT], "seed {seed}");
     }
 }
@@ -210,9 +229,9 @@ fn calls_behind_a_failed_one_announce_nothing() {
     let plan = Algorithm::OneShot.flat(&Collective::Scatter { root: 0 }, 3, 1).unwrap();
     let job = Job::new(plan, false);
     job.run(&[(0, 7), (0, 7)], Duration::from_millis(5), 0);
-    assert_eq!(job.failure(0), TIMED_OUT);
+    assert_eq!(job.report(0).unwrap().kind, TimedOut);
     job.run(&[(1, 7)], Duration::from_millis(5), 0);
-    assert_eq!((job.failure(1), job.reports[1][0].rank), (PEER_FAILED, 0));
+    assert_eq!(job.failure(1), Some((PeerFailed, 0)));
     assert_eq!(job.output(1), vec![CANARY; COUNT]);
 }
 
@@ -224,8 +243,8 @@ fn an_abort_ends_a_call_that_waits() {
         std::thread::sleep(Duration::from_millis(20));
         job.presence.iter().for_each(|word| word.store(ABORTED_BY + 1, Ordering::Release));
     });
-    assert_eq!((job.failure(0), job.failure(1)), (ABORTED, 0));
-    assert_eq!(job.reports[0][0].other, 1);
+    assert_eq!((job.failure(0), job.failure(1)), (Some((Aborted, 1)), None));
+    assert_eq!(job.report(0).unwrap().blamed().1, Some(1));
 }
 
 #[test]
@@ -240,12 +259,9 @@ fn a_rank_that_is_gone_ends_calls_that_wait_for_it_and_is_named() {
             let job = Job::new(plan.clone(), seed % 2 == 0);
             job.presence[2].store(state, Ordering::Release);
             job.run(&[(0, 7), (1, 7)], Duration::from_secs(1_000_000), seed);
-            let reasons = [0, 1].map(|rank| (job.failure(rank), job.reports[rank][0].rank));
-            assert!(reasons.contains(&(GONE, 2)), "{name}: {reasons:?}");
-            assert!(
-                reasons.iter().all(|(kind, _)| [GONE, PEER_FAILED].contains(kind)),
-                "{name}: {reasons:?}"
-            );
+            let reasons = [0, 1].map(|rank| job.failure(rank).unwrap());
+            assert!(reasons.contains(&(Gone, 2)), "{name}: {reasons:?}");
+            assert!(reasons.iter().all(|(kind, _)| [Gone, PeerFailed].contains(kind)), "{name}: {reasons:?}");
         }
     }
 }
@@ -260,7 +276,7 @@ fn what_a_rank_sent_before_it_left_is_received() {
         job.run(&[(0, 7)], Duration::from_secs(1), seed);
         job.presence[0].store(LEFT, Ordering::Release);
         job.run(&[(1, 7), (2, 7)], Duration::from_secs(1), seed);
-        assert_eq!([0, 1, 2].map(|rank| job.failure(rank)), [0; 3], "seed {seed}");
+        assert_eq!([0, 1, 2].map(|rank| job.failure(rank)), [None; 3], "seed {seed}");
         assert_eq!(job.output(2), vec![1.0; COUNT], "seed {seed}");
     }
 }

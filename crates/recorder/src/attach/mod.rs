@@ -1,6 +1,6 @@
 //! Reads the flight recorders of a running job without its help: its ranks may hang, be stopped or be busy.
 //!
-//! - `processes.rs`: the processes of this host in `/proc`; `place.rs`: the recorders in their mappings.
+//! - `processes.rs`: the processes of this host in `/proc`; `place.rs`: the recorders in their mappings, and the reports of kernels on GPUs.
 //! - `select.rs`: the processes of a job.
 //!
 //! A recorder has a name among the mappings of its process. It is read through its descriptor or file if possible, which the kernel
@@ -23,8 +23,10 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 pub use error::{AccessDenied, AttachError};
+use place::Contents;
 use processes::ProcessInfo;
 
+use crate::gpu::KernelReports;
 use crate::recorder::{Process, RankState, Record, process_of};
 
 /// The ranks of a job on this host.
@@ -65,8 +67,16 @@ pub fn attach(job: &str) -> Result<Attached, AttachError> {
     let selected = select::select(&all, job)?;
     let mut attached = Attached::default();
     let mut by_rank: BTreeMap<(String, u32), Record> = BTreeMap::new();
+    let mut reports: Vec<KernelReports> = Vec::new();
     for seen in &selected {
         for ring in &seen.rings {
+            if ring.contents == Contents::Reports {
+                match ring.reports() {
+                    Ok(found) => reports.push(found),
+                    Err(why) => attached.refused.push(UnreadableProcess { pid: seen.pid, why }),
+                }
+                continue;
+            }
             match ring.record() {
                 Ok(mut record) => {
                     let is_its_own = seen.is_its_own(&record);
@@ -87,6 +97,15 @@ pub fn attach(job: &str) -> Result<Attached, AttachError> {
         && let Some((pid, denied)) = selected.iter().find_map(|seen| Some((seen.pid, seen.denied.clone()?)))
     {
         return Err(AttachError::NotPermitted { pid, denied });
+    }
+    for record in by_rank.values_mut() {
+        let job = u64::from_str_radix(&record.job, 16).ok();
+        let is_its = |reports: &&KernelReports| {
+            (Some(reports.job), reports.rank, reports.pid) == (job, record.rank, record.pid)
+        };
+        if let Some(reports) = reports.iter().find(is_its) {
+            reports.merge_into(record);
+        }
     }
     attached.without_communicator = without_communicator(&selected);
     attached.records = without_ended(by_rank.into_values().collect());

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 
 use super::error::{AccessDenied, AttachError};
 use super::place::{self, Ring};
+use crate::gpu;
 use crate::recorder::{self, Process, Record};
 
 /// Processes beyond this number are ignored.
@@ -123,14 +124,16 @@ fn denied(pid: u32, has_recorder: bool) -> AccessDenied {
     }
 }
 
-/// The descriptors of recorders in a process: inodes and numbers.
+/// The descriptors of recorders and reports in a process: inodes and numbers.
 fn descriptors(pid: u32) -> Vec<(u64, String)> {
     let folder = format!("/proc/{pid}/fd");
-    let wanted = format!("/memfd:{} ", recorder::NAME);
+    let wanted = [recorder::NAME, gpu::NAME].map(|name| format!("/memfd:{name} "));
     let Ok(entries) = fs::read_dir(&folder) else { return Vec::new() };
     let inode_of = |entry: io::Result<fs::DirEntry>| {
         let entry = entry.ok()?;
-        let is_ring = fs::read_link(entry.path()).ok()?.to_str()?.starts_with(&wanted);
+        let link = fs::read_link(entry.path()).ok()?;
+        let link = link.to_str()?;
+        let is_ring = wanted.iter().any(|wanted| link.starts_with(wanted));
         let inode = is_ring.then(|| fs::metadata(entry.path()))?.ok()?.ino();
         Some((inode, entry.file_name().to_str()?.to_owned()))
     };

@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 pub use counters::{CollectiveCounters, Counters};
 pub use folder::{FolderRecords, read_folder};
-pub use record::{CallRecord, CallState, Process, RankState, Record, RecordError, WaitRecord};
+pub use record::{CallRecord, CallState, KernelRecord, Process, RankState, Record, RecordError, WaitRecord};
 
 use weftlink_bootstrap::Failure;
 use weftlink_knobs::Knobs;
@@ -41,7 +41,7 @@ use crate::header::{CallKind, Header};
 use crate::waiting::Waiting;
 pub(crate) use folder::{PREFIX, process_of, stat_of};
 pub(crate) use lineage::Lineage;
-pub(crate) use ring::{CAPACITY_MAX, MAGIC, NAME, bytes_of};
+pub(crate) use ring::{CAPACITY_MAX, MAGIC, NAME, bytes_of, kept_open};
 use ring::{CallSlot, Ring};
 
 /// The writing end, for the thread that makes the calls.
@@ -260,6 +260,23 @@ impl Recorder {
         ring::add(&self.counted.calls, 1);
         ring::add(&self.counted.bytes, self.bytes);
         self.slot.retag(self.tag.get() + (ring::DONE - ring::RUNNING));
+    }
+
+    /// Records that the call is on a stream of a GPU, or, if it was captured, in a graph: when it runs is not recorded.
+    #[inline]
+    pub fn enqueued(&self, is_captured: bool) {
+        ring::add(&self.counted.calls, 1);
+        ring::add(&self.counted.bytes, self.bytes);
+        let state = if is_captured { ring::CAPTURED } else { ring::ENQUEUED };
+        self.slot.retag(self.tag.get() + (state - ring::RUNNING));
+    }
+
+    /// Records the failure of a call after which the communicator still works.
+    #[cold]
+    pub fn end_failed(&self) {
+        ring::add(&self.counted.errors, 1);
+        self.slot.set(1, self.clock.ticks());
+        self.slot.retag((self.tag.get() + (ring::FAILED - ring::RUNNING)) | ring::TIMED);
     }
 
     /// Records the success of a call, and its time.

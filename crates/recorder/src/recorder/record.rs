@@ -57,9 +57,19 @@ pub struct Record {
     pub waiting: Option<WaitRecord>,
     /// Its last calls, the oldest first.
     pub calls: Vec<CallRecord>,
+    /// What its kernels on a GPU reported, if the reader could see that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernels: Option<KernelRecord>,
     /// The state of its process, if it was visible to the reader.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<Process>,
+}
+
+/// What the kernels of a rank on a GPU reported, beside their waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelRecord {
+    /// The last call in which a block waited for a millisecond or longer: its kernel has started. Later ones may have started, too.
+    pub started: Option<u32>,
 }
 
 /// The state of a process.
@@ -127,14 +137,32 @@ pub enum CallState {
     Done,
     /// It failed.
     Failed,
+    /// It is on a stream of a GPU: it has not started, runs, or has ended.
+    Enqueued,
+    /// It is in a graph of a GPU, and runs when that is launched.
+    Captured,
+}
+
+impl CallState {
+    /// As it is written in records: `running`, `done`, `failed`, `enqueued`, `captured`.
+    pub fn name(self) -> &'static str {
+        match self {
+            CallState::Running => "running",
+            CallState::Done => "done",
+            CallState::Failed => "failed",
+            CallState::Enqueued => "enqueued",
+            CallState::Captured => "captured",
+        }
+    }
 }
 
 /// A wait.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WaitRecord {
-    /// The number of the call; for a group of messages, which is no call, the number of the call that follows.
+    /// The number of the call; for a group of messages, which is no call, the number of the call that follows; 0 for a kernel of the
+    /// program.
     pub call: u32,
-    /// Whether the wait is that of a group of messages.
+    /// Whether the wait is not part of a call, but of a group of messages or of a kernel of the program.
     #[serde(default)]
     pub in_group: bool,
     /// What the rank waits for: `to make the call`, `a message`, `to receive`, `a signal`, `others to allocate memory`, or
@@ -148,6 +176,9 @@ pub struct WaitRecord {
     pub step: Option<u32>,
     /// When the wait began.
     pub since_ns: u64,
+    /// On a GPU: the blocks that wait for this rank, and all that wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocks: Option<[u32; 2]>,
 }
 
 /// Bytes cannot be read as a record.
@@ -205,6 +236,12 @@ impl Record {
         super::folder::dump(self, folder)
     }
 
+    /// Whether its calls run on a GPU.
+    pub fn is_on_gpu(&self) -> bool {
+        let is_enqueued = |call: &CallRecord| matches!(call.state, CallState::Enqueued | CallState::Captured);
+        self.kernels.is_some() || self.calls.iter().any(is_enqueued)
+    }
+
     /// The number of the last call, if there was any.
     pub fn last_number(&self) -> Option<u32> {
         self.calls.last().map(|call| call.number)
@@ -253,6 +290,7 @@ impl Record {
             taken_ns,
             waiting: head.waiting.read().map(read_waiting),
             calls,
+            kernels: None,
             process: None,
         }
     }
@@ -306,6 +344,8 @@ fn read_call(ring: &Ring, slot: &ring::CallSlot, scale: &Scale) -> Option<CallRe
         ring::RUNNING => CallState::Running,
         ring::DONE => CallState::Done,
         ring::FAILED => CallState::Failed,
+        ring::ENQUEUED => CallState::Enqueued,
+        ring::CAPTURED => CallState::Captured,
         _ => return None,
     };
     let at = (tag >> ring::DESCRIPTION_SHIFT) as usize & (ring.descriptions.len() - 1);
@@ -419,5 +459,6 @@ fn read_waiting((tag, [what, step, since_ns]): (u64, [u64; 3])) -> WaitRecord {
         lane: some((step >> 32) as u32),
         step: some(step as u32),
         since_ns,
+        blocks: None,
     }
 }

@@ -42,6 +42,10 @@ pub(crate) const CAPACITY_MAX: usize = 1 << 16;
 pub(super) const RUNNING: u64 = 1;
 pub(super) const DONE: u64 = 2;
 pub(super) const FAILED: u64 = 3;
+/// It is on a stream of a GPU.
+pub(super) const ENQUEUED: u64 = 4;
+/// It is in a graph of a GPU.
+pub(super) const CAPTURED: u64 = 5;
 pub(super) const STATE_BITS: u64 = 0b111;
 /// It used the plan for symmetric memory.
 pub(super) const SYMMETRIC: u64 = 0b1000;
@@ -151,6 +155,16 @@ enum Memory {
     Shared(SharedMemory, Option<OwnedFd>),
 }
 
+/// The descriptor of memory that readers find by its name, unless descriptors are scarce: then it is closed.
+///
+/// The kernel lets any process of the same user read the memory through its descriptor, even where reading memory needs a debugger's rights.
+pub(crate) fn kept_open(descriptor: OwnedFd) -> Option<OwnedFd> {
+    // Miri does not support the call.
+    let limit = if cfg!(miri) { None } else { getrlimit(Resource::Nofile).current }.unwrap_or(u64::MAX);
+    let is_plenty = u64::try_from(descriptor.as_raw_fd()).is_ok_and(|number| number < limit / 2);
+    is_plenty.then_some(descriptor)
+}
+
 const LINE: usize = 64;
 
 /// The offset of the descriptions.
@@ -172,17 +186,11 @@ impl Ring {
     }
 
     /// Zeroed memory of this process that others find by its name.
-    ///
-    /// The kernel lets any process of the same user read it through its descriptor, even where reading memory needs a debugger's rights.
-    /// So the descriptor stays open unless descriptors are scarce.
     pub(super) fn in_memfd(capacity: usize) -> Result<Self, MemoryError> {
         let (memory, descriptor) = SharedMemory::create(NAME, bytes_of(capacity))?;
-        // Miri does not support the call.
-        let limit = if cfg!(miri) { None } else { getrlimit(Resource::Nofile).current }.unwrap_or(u64::MAX);
-        let is_plenty = u64::try_from(descriptor.as_raw_fd()).is_ok_and(|number| number < limit / 2);
         let base = memory.as_ptr().cast_const();
         // SAFETY: that many bytes are mapped, at a page's boundary, and any bits are valid atomics; the mapping is kept.
-        Ok(unsafe { Self::at(base, capacity, Memory::Shared(memory, is_plenty.then_some(descriptor))) })
+        Ok(unsafe { Self::at(base, capacity, Memory::Shared(memory, kept_open(descriptor))) })
     }
 
     /// A mapped file of at least [`bytes_of`] bytes.

@@ -25,8 +25,12 @@ const CALLS_MIN: usize = 5;
 /// Older calls are ignored.
 const CALLS_MAX: usize = 4096;
 
-/// The latest rank first; empty unless two ranks have enough calls in common.
+/// The latest rank first; empty unless two ranks have enough calls in common. On GPUs, records have the times at which calls were enqueued,
+/// which says nothing about when they ran.
 pub(super) fn lateness(records: &[&Record]) -> Vec<Lateness> {
+    if records.iter().any(|record| record.is_on_gpu()) {
+        return Vec::new();
+    }
     let records: Vec<&Record> = records.iter().copied().filter(|record| !record.calls.is_empty()).collect();
     let [first, _, ..] = records[..] else { return Vec::new() };
     // Ranks on one host share a monotonic clock. Between hosts, compare the time of day, as far as the clocks agree.

@@ -6,6 +6,7 @@
 //! differ, processes that are gone, errors, ranks that fell behind, chains of waits and where they end, and a rank that usually comes
 //! last, which is no error but costs the others time.
 
+mod kernels;
 mod late;
 mod sentences;
 
@@ -57,13 +58,13 @@ pub struct RankLine {
     pub pid: u32,
     /// `running`, `stopped`, `failed`, `left`, `gone`.
     pub state: &'static str,
-    /// The number of its last call.
+    /// The number of its last call; on a GPU, of the call in which a kernel waits, if one does.
     pub call: Option<u32>,
     /// A description of that call.
     pub what: String,
     /// The plan of that call.
     pub plan: String,
-    /// The state of that call: `running`, `done`, `failed`.
+    /// The state of that call: `running`, `done`, `failed`, `enqueued`, `captured`.
     pub call_state: &'static str,
     /// Its current wait, or the wait in which it failed.
     pub waiting: String,
@@ -120,10 +121,14 @@ fn call_of(record: &Record, number: u32) -> Option<&CallRecord> {
     near.or_else(|| record.calls.iter().find(|call| call.number == number))
 }
 
-/// The highest call number of all ranks.
-fn furthest(records: &[&Record]) -> Option<u32> {
-    let numbers = records.iter().filter_map(|record| record.last_number());
-    numbers.reduce(|one, other| if distance(one, other) > 0 { one } else { other })
+/// The number of the call that a rank is in: on a GPU, that in which a kernel waits, if one does.
+fn position(record: &Record) -> Option<u32> {
+    kernels::kernel_wait(record).map(|waiting| waiting.call).or_else(|| record.last_number())
+}
+
+/// The highest of these numbers of calls.
+fn furthest(numbers: impl Iterator<Item = Option<u32>>) -> Option<u32> {
+    numbers.flatten().reduce(|one, other| if distance(one, other) > 0 { one } else { other })
 }
 
 fn is_gone(record: &Record) -> bool {
@@ -131,7 +136,8 @@ fn is_gone(record: &Record) -> bool {
 }
 
 fn line(record: &Record) -> RankLine {
-    let last = record.calls.last();
+    let number = position(record);
+    let last = number.and_then(|number| call_of(record, number));
     let state = match record.state {
         RankState::Running if is_gone(record) => "gone",
         RankState::Running if record.process == Some(Process::Stopped) => "stopped",
@@ -142,7 +148,12 @@ fn line(record: &Record) -> RankLine {
     let waiting = record.waiting.as_ref().map_or_else(String::new, |waiting| {
         let rank = waiting.rank.map_or_else(String::new, |rank| format!("rank {rank} "));
         let step = waiting.lane.zip(waiting.step);
-        let step = step.map_or_else(String::new, |(lane, step)| format!(" (lane {lane}, step {step})"));
+        let blocks = waiting.blocks.map_or_else(String::new, |[these, all]| match all {
+            1 => "; one block waits".to_owned(),
+            _ => format!("; {these} of {all} waiting blocks"),
+        });
+        let step =
+            step.map_or_else(String::new, |(lane, step)| format!(" (lane {lane}, step {step}{blocks})"));
         match waiting.what.as_str() {
             "a message" | "a signal" => format!("{} from {}{step}", waiting.what, rank.trim_end()),
             what => format!("{rank}{what}{step}"),
@@ -154,13 +165,12 @@ fn line(record: &Record) -> RankLine {
         host: record.host.clone(),
         pid: record.pid,
         state,
-        call: last.map(|call| call.number),
+        call: number,
         what: last.map_or_else(String::new, |call| call.what.clone()),
         plan: last.map_or_else(String::new, |call| call.plan.clone()),
-        call_state: last.map_or("", |call| match call.state {
-            CallState::Running => "running",
-            CallState::Done => "done",
-            CallState::Failed => "failed",
+        call_state: last.map_or("", |call| match kernels::kernel_wait(record) {
+            Some(_) if record.state == RankState::Running => CallState::Running.name(),
+            _ => call.state.name(),
         }),
         waiting,
         waited_s: record.waiting.as_ref().and_then(|waiting| waited(waiting.since_ns)),

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use weftlink_shm::line::distance;
 
-use super::{Lateness, Picture, call_of, furthest, is_gone};
+use super::kernels::{begun, has_done, is_of_kernel, kernel_wait};
+use super::{Lateness, Picture, call_of, furthest, is_gone, position};
 use crate::recorder::{CallRecord, CallState, Process, RankState, Record, WaitRecord};
 
 /// The most ranks that are listed one by one.
@@ -29,19 +30,28 @@ impl Picture<'_> {
             self.waits(&mut sentences);
         }
         let is_wrong = !sentences.is_empty();
+        let unreadable = self.unreadable();
         if !is_wrong {
             let all = match self.size {
                 1 => "the only rank is".to_owned(),
                 2 => "both ranks are".to_owned(),
                 size => format!("all {size} ranks are"),
             };
-            sentences.push(match furthest(self.records) {
+            let finding = if unreadable.is_empty() { "Nothing is wrong" } else { "No problem is visible" };
+            sentences.push(match furthest(self.records.iter().map(|record| position(record))) {
                 Some(number) if is_at_work => {
-                    format!("Nothing is wrong: {all} at work, around call #{number}.")
+                    format!("{finding}: {all} at work, around call #{number}.")
                 }
-                Some(number) => format!("Nothing is wrong: {all} at call #{number}."),
-                None => format!("Nothing is wrong: {all} before the first call."),
+                Some(number) => format!("{finding}: {all} at call #{number}."),
+                None => format!("{finding}: {all} before the first call."),
             });
+        }
+        if !unreadable.is_empty() {
+            let ranks = named(&unreadable);
+            sentences.push(format!(
+                "The waits of kernels of {ranks} are unknown: `weft why --attach` shows them, unless the driver refused to register the memory \
+                 for them, which a rank logs as a warning."
+            ));
         }
         if let Some(sentence) = straggler(late) {
             sentences.push(sentence);
@@ -100,10 +110,15 @@ impl Picture<'_> {
             .collect();
         for record in self.records.iter().filter(|record| is_gone(record)).take(LISTED_MAX) {
             let (host, pid) = (&record.host, record.pid);
-            let doing = match record.calls.last() {
+            let call = position(record).and_then(|number| call_of(record, number));
+            let waits = kernel_wait(record).is_some();
+            let doing = match call {
                 None => "before its first call".to_owned(),
-                Some(call) if call.state == CallState::Running => {
+                Some(call) if call.state == CallState::Running || waits => {
                     format!("in call #{}, {}", call.number, call.what)
+                }
+                Some(call) if call.state == CallState::Enqueued => {
+                    format!("after it had enqueued call #{}, {}", call.number, call.what)
                 }
                 Some(call) => format!("after call #{}, {}", call.number, call.what),
             };
@@ -161,9 +176,10 @@ impl Picture<'_> {
 
     /// The ranks that have made fewer calls than others, and are the reason: not those that wait for them in the same call.
     fn behind(&self, sentences: &mut Vec<String>) {
-        let Some(furthest) = furthest(self.records) else { return };
+        // On a GPU, a program that has enqueued more calls than others is not ahead of them.
+        let Some(furthest) = furthest(self.records.iter().map(|record| begun(record))) else { return };
         let last = |record: &Record| {
-            record.last_number().map_or(i64::MIN, |number| i64::from(distance(number, furthest)))
+            position(record).map_or(i64::MIN, |number| i64::from(distance(number, furthest)))
         };
         let Some(least) = self.records.iter().map(|record| last(record)).min().filter(|least| *least < 0)
         else {
@@ -181,12 +197,13 @@ impl Picture<'_> {
             _ => ("have", "are", "they", "their"),
         };
         let first = behind[0];
-        let at = match first.calls.last() {
+        let waits = kernel_wait(first).is_some();
+        let at = match position(first).and_then(|number| call_of(first, number)) {
             None => format!("{it} {has} made no call"),
-            Some(call) if call.state == CallState::Running && is_gone(first) => {
+            Some(call) if (call.state == CallState::Running || waits) && is_gone(first) => {
                 format!("{it} ended in #{}, {}", call.number, call.what)
             }
-            Some(call) if call.state == CallState::Running => {
+            Some(call) if call.state == CallState::Running || waits => {
                 format!("{it} {is} still in #{}, {}", call.number, call.what)
             }
             Some(call) => {
@@ -195,10 +212,16 @@ impl Picture<'_> {
                 let idle = idle.map_or_else(String::new, |ns| {
                     format!(", and {it} {has} called nothing for {}", time(ns))
                 });
-                format!("{its} last call is #{}, {}{idle}", call.number, call.what)
+                let last = match call.state {
+                    CallState::Enqueued | CallState::Captured => {
+                        format!("the last call that {it} {has} enqueued")
+                    }
+                    _ => format!("{its} last call"),
+                };
+                format!("{last} is #{}, {}{idle}", call.number, call.what)
             }
         };
-        let ahead = self.records.iter().filter(|record| record.last_number() == Some(furthest));
+        let ahead = self.records.iter().filter(|record| begun(record) == Some(furthest));
         let ahead: Vec<u32> = ahead.map(|record| record.rank).collect();
         let (are, what) = (if ahead.len() == 1 { "is" } else { "are" }, self.what(furthest));
         sentences.push(format!(
@@ -217,7 +240,7 @@ impl Picture<'_> {
     fn is_held_up(&self, record: &Record) -> bool {
         let Some(waiting) = record.waiting.as_ref().filter(|_| !is_halted(record)) else { return false };
         let is_in = |call: &CallRecord| call.state != CallState::Done && call.number == waiting.call;
-        if !waiting.in_group && !record.calls.last().is_some_and(is_in) {
+        if !waiting.in_group && !is_of_kernel(waiting) && !record.calls.last().is_some_and(is_in) {
             return false;
         }
         match waiting.rank {
@@ -232,10 +255,13 @@ impl Picture<'_> {
         !waiting.in_group && waiting.rank.is_some_and(|rank| self.is_past(rank, waiting.call))
     }
 
-    /// Whether a rank has made a later call: then it has done its part of this one.
+    /// Whether a rank has made a later call: then it has done its part of this one. On a GPU, its kernels show that.
     fn is_past(&self, rank: u32, call: u32) -> bool {
-        let record = self.records.iter().find(|record| record.rank == rank);
-        record.and_then(|record| record.last_number()).is_some_and(|last| distance(last, call) > 0)
+        match self.records.iter().find(|record| record.rank == rank) {
+            None => false,
+            Some(record) if record.is_on_gpu() => has_done(record, call),
+            Some(record) => record.last_number().is_some_and(|last| distance(last, call) > 0),
+        }
     }
 
     /// The waits, and where their chain ends.
@@ -276,7 +302,10 @@ impl Picture<'_> {
                 (what, Some(rank)) => format!("for rank {rank} {what}"),
             };
             let place = call.map_or_else(
-                || "a group of messages".to_owned(),
+                || match is_of_kernel(waits[0].1) {
+                    true => "a kernel of the program".to_owned(),
+                    false => "a group of messages".to_owned(),
+                },
                 |call| {
                     let what = call_of(waits[0].0, call).map_or("a call", |call| &call.what);
                     format!("#{call}, {what}")
@@ -284,6 +313,7 @@ impl Picture<'_> {
             );
             sentences.push(format!("{} {verb} {awaited} in {place}{longest}.", capital(&named(&ranks))));
         }
+        self.silent(&waiting, sentences);
         let awaits: BTreeMap<u32, u32> = waiting
             .iter()
             .filter(|(record, ..)| !is_halted(record))
@@ -381,7 +411,7 @@ pub fn named(ranks: &[u32]) -> String {
     }
 }
 
-fn capital(text: &str) -> String {
+pub(super) fn capital(text: &str) -> String {
     let mut characters = text.chars();
     characters.next().map_or_else(String::new, |first| first.to_uppercase().chain(characters).collect())
 }

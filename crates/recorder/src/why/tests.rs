@@ -2,7 +2,7 @@ use weftlink_bootstrap::BlameKind;
 
 use super::sentences::named;
 use super::*;
-use crate::recorder::WaitRecord;
+use crate::recorder::{KernelRecord, WaitRecord};
 
 fn call(number: u32, what: &str, state: CallState, start_ns: u64) -> CallRecord {
     CallRecord {
@@ -45,6 +45,7 @@ fn rank(rank: u32, size: u32, done: u32) -> Record {
         taken_ns: Some(100_000_000_000),
         waiting: None,
         calls: calls.collect(),
+        kernels: None,
         process: None,
     }
 }
@@ -61,6 +62,7 @@ fn in_call(mut record: Record, what: &str, awaits: Option<u32>) -> Record {
         lane: Some(0),
         step: Some(2),
         since_ns: 88_000_000_000,
+        blocks: None,
     });
     record
 }
@@ -75,6 +77,7 @@ fn in_group(mut record: Record, what: &str, awaits: u32) -> Record {
         lane: None,
         step: None,
         since_ns: 88_000_000_000,
+        blocks: None,
     });
     record
 }
@@ -345,4 +348,176 @@ fn ranks_are_listed_briefly() {
     }
     let odd: Vec<u32> = (0..100).map(|rank| 2 * rank).collect();
     assert_eq!(named(&odd), "ranks 0, 2, 4, 6, 8, 10, 12, 14 and more");
+}
+
+/// A rank on a GPU that has enqueued calls and reports its waits.
+fn on_gpu(one: u32, size: u32, enqueued: u32) -> Record {
+    let mut record = rank(one, size, enqueued);
+    record.calls.iter_mut().for_each(|call| (call.state, call.end_ns) = (CallState::Enqueued, None));
+    record.kernels = Some(KernelRecord { started: None });
+    record
+}
+
+/// The same rank, of which blocks wait in a call.
+fn waits_in(mut record: Record, call: u32, what: &str, awaits: u32) -> Record {
+    record.kernels = Some(KernelRecord { started: Some(call) });
+    record.waiting = Some(WaitRecord {
+        call,
+        in_group: false,
+        what: what.to_owned(),
+        rank: Some(awaits),
+        lane: Some(0),
+        step: Some(2),
+        since_ns: 88_000_000_000,
+        blocks: Some([131, 132]),
+    });
+    record
+}
+
+fn started(mut record: Record, call: u32) -> Record {
+    record.kernels = Some(KernelRecord { started: Some(call) });
+    record
+}
+
+const NOT_STARTED: &str = "work before it on its stream has not ended, or the GPU has no free queue for it \
+                           (CUDA_DEVICE_MAX_CONNECTIONS) or no room";
+
+/// Both have enqueued later calls, which does not mean that the earlier one has ended.
+#[test]
+fn kernels_that_have_not_started_are_named() {
+    let records = [
+        waits_in(on_gpu(0, 3, 9), 5, "to make the call", 1),
+        on_gpu(1, 3, 7),
+        waits_in(on_gpu(2, 3, 8), 5, "a message", 0),
+    ];
+    assert_eq!(
+        sentences_of(&records),
+        [
+            "Rank 0 waits for rank 1 to make the call in #5, all-reduce of 8 f32, for 12.0 s.".to_owned(),
+            "Rank 2 waits for a message from rank 0 in #5, all-reduce of 8 f32, for 12.0 s.".to_owned(),
+            format!("Rank 1 has enqueued #5, and its kernel has not started: {NOT_STARTED}."),
+            "In the end, all of them wait for rank 1.".to_owned(),
+        ]
+    );
+    let job = explain(&records).jobs.remove(0);
+    let lines: Vec<_> = job.ranks.iter().map(|line| (line.call, line.call_state)).collect();
+    assert_eq!(lines, [(Some(5), "running"), (Some(7), "enqueued"), (Some(5), "running")]);
+    assert_eq!(job.ranks[0].waiting, "rank 1 to make the call (lane 0, step 2; 131 of 132 waiting blocks)");
+}
+
+#[test]
+fn silent_ranks_are_described_by_what_is_known_of_them() {
+    let last = |records: &[Record]| sentences_of(records).pop().unwrap();
+    let waits = waits_in(on_gpu(0, 3, 9), 5, "a message", 1);
+    assert_eq!(
+        last(&[waits.clone(), started(on_gpu(1, 3, 9), 3), waits_in(on_gpu(2, 3, 9), 5, "a message", 1)]),
+        format!(
+            "Rank 1 has enqueued #5, and no block of its kernel waits: the kernel has not started ({NOT_STARTED}), or still moves data."
+        )
+    );
+    let both = [waits.clone(), on_gpu(1, 3, 9), on_gpu(2, 3, 9)];
+    let of_both = [both[0].clone(), waits_in(both[1].clone(), 5, "a signal", 2), both[2].clone()];
+    assert!(last(&of_both).starts_with("In the end, all of them wait for rank 2"), "{of_both:?}");
+    assert_eq!(
+        last(&[waits, started(on_gpu(1, 3, 9), 5), on_gpu(2, 3, 9)]),
+        "Rank 1 has started #5, and no block of its kernel waits: the kernel still moves data, or the GPU has no room for all blocks."
+    );
+}
+
+#[test]
+fn a_program_that_has_not_enqueued_the_call_fell_behind() {
+    let records = [waits_in(on_gpu(0, 3, 9), 5, "to make the call", 1), on_gpu(1, 3, 4), on_gpu(2, 3, 6)];
+    assert_eq!(
+        sentences_of(&records),
+        [
+            "Rank 1 fell behind first: the last call that it has enqueued is #4, all-reduce of 8 f32, and it has called nothing for 96.0 s, \
+             while rank 0 is in #5, all-reduce of 8 f32.",
+            "Rank 0 waits for rank 1 to make the call in #5, all-reduce of 8 f32, for 12.0 s.",
+        ]
+    );
+}
+
+/// A kernel of a later call has started, so this rank has done its part of the earlier one, and the wait for it just ends.
+#[test]
+fn ranks_whose_later_kernels_have_started_are_not_awaited() {
+    let waits = waits_in(on_gpu(0, 2, 9), 5, "a message", 1);
+    for other in [started(on_gpu(1, 2, 9), 6), waits_in(on_gpu(1, 2, 9), 6, "to make the call", 0)] {
+        let sentences = sentences_of(&[waits.clone(), other]);
+        assert!(sentences.iter().all(|sentence| !sentence.starts_with("Rank 0 waits")), "{sentences:?}");
+    }
+}
+
+/// Graphs run calls again, so numbers do not show which of two comes later.
+#[test]
+fn captured_calls_are_never_past() {
+    let captured = |mut record: Record| {
+        record.calls.iter_mut().for_each(|call| call.state = CallState::Captured);
+        record
+    };
+    let records = [
+        captured(waits_in(on_gpu(0, 2, 9), 2, "to make the call", 1)),
+        captured(started(on_gpu(1, 2, 9), 8)),
+    ];
+    assert_eq!(
+        sentences_of(&records),
+        [
+            "Rank 0 waits for rank 1 to make the call in #2, all-reduce of 8 f32, for 12.0 s.".to_owned(),
+            format!(
+                "Rank 1 has captured #2 in a graph, and no block of its kernel waits: the graph was not launched again, or the kernel \
+                 has not started ({NOT_STARTED}), or still moves data."
+            ),
+        ]
+    );
+}
+
+/// Programs enqueue calls at different times; nothing waits.
+#[test]
+fn programs_on_gpus_that_are_ahead_are_not_reported() {
+    let at_work = |mut record: Record| {
+        record.process = Some(Process::Runs);
+        record
+    };
+    let mut slow = on_gpu(1, 2, 12);
+    slow.calls.iter_mut().for_each(|call| call.start_ns += 5_000_000);
+    let records = [on_gpu(0, 2, 19), slow].map(at_work);
+    assert_eq!(sentences_of(&records), ["Nothing is wrong: both ranks are at work, around call #19."]);
+    // Without reports, nobody knows.
+    let hidden = records.map(|record| Record { kernels: None, ..record });
+    let sentences = sentences_of(&hidden);
+    assert_eq!(sentences[0], "No problem is visible: both ranks are at work, around call #19.");
+    assert!(sentences[1].starts_with("The waits of kernels of ranks 0 and 1 are unknown: "), "{sentences:?}");
+}
+
+/// The first call of a kind loads a plan, which the program waits for.
+#[test]
+fn programs_that_load_a_plan_wait_for_the_others() {
+    let mut loads = on_gpu(0, 2, 4);
+    loads.calls.push(call(5, "load of plan 7", CallState::Running, 88_000_000_000));
+    loads.waiting = Some(WaitRecord {
+        rank: None,
+        blocks: None,
+        lane: None,
+        step: None,
+        ..waits_in(on_gpu(0, 2, 1), 5, "others to allocate memory", 0).waiting.unwrap()
+    });
+    assert_eq!(
+        sentences_of(&[loads, on_gpu(1, 2, 4)]),
+        [
+            "Rank 1 fell behind first: the last call that it has enqueued is #4, all-reduce of 8 f32, and it has called nothing for 96.0 s, \
+             while rank 0 is in #5, load of plan 7.",
+            "Rank 0 waits for others to allocate memory in #5, load of plan 7, for 12.0 s.",
+        ]
+    );
+}
+
+/// A kernel of the program waits for a signal, after its rank's calls.
+#[test]
+fn waits_of_kernels_of_the_program_are_reported() {
+    let mut waits = waits_in(on_gpu(0, 2, 4), 0, "a signal", 1);
+    waits.waiting.as_mut().unwrap().in_group = true;
+    assert_eq!(
+        sentences_of(&[waits.clone(), started(on_gpu(1, 2, 4), 3)]),
+        ["Rank 0 waits for a signal from rank 1 in a kernel of the program, for 12.0 s."]
+    );
+    assert_eq!(explain(&[waits]).jobs[0].ranks[0].call, Some(4));
 }

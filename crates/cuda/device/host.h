@@ -14,6 +14,8 @@ inline thread_local Host* host;
 inline u32 thread_index() { return host->thread; }
 inline u32 thread_count() { return host->threads; }
 inline u32 block_index() { return host->block; }
+inline u32 thread_in_block() { return host->thread; }
+inline u32 threads_in_block() { return host->threads; }
 inline bool barrier_or(bool value) { return host->meet(*host, value); }
 inline void barrier() { barrier_or(false); }
 
@@ -62,6 +64,30 @@ inline Words load_anywhere_if(bool condition, const void* from) { return conditi
 constexpr u32 THREADS_MIN = 1;
 inline Words load_streamed(const Words* from) { return *from; }
 inline void store_streamed(Words* to, Words words) { *to = words; }
+
+// A multicast address is one of the first rank's memory. A test sets where the memory of all ranks is.
+inline thread_local std::atomic<const u64*> multicast_table;
+inline thread_local std::atomic<u32> multicast_ranks;
+inline u8* multicast_place(const void* address, u32 rank) {
+    const u64* table = multicast_table.load(std::memory_order_relaxed);
+    return (u8*)address + (table[rank] - table[0]);
+}
+inline void fence_alias() {}
+inline Words multicast_sum_f32(const Words* from) {
+    float sums[4] = {};
+    for (u32 rank = 0; rank < multicast_ranks.load(std::memory_order_relaxed); rank++) {
+        const Words words = *(const Words*)multicast_place(from, rank);
+        float values[4];
+        std::memcpy(values, &words, sizeof values);
+        for (u32 i = 0; i < 4; i++) sums[i] += values[i];
+    }
+    Words words;
+    std::memcpy(&words, sums, sizeof words);
+    return words;
+}
+inline void multicast_store(Words* to, Words words) {
+    for (u32 rank = 0; rank < multicast_ranks.load(std::memory_order_relaxed); rank++) *(Words*)multicast_place(to, rank) = words;
+}
 
 inline u64 nanoseconds() { return host->time; }
 // A poll that fails lets other fibers run.

@@ -1,6 +1,6 @@
 // Loads, stores, flags and clocks: the only file with instructions of the device. `host.h` has the same for a CPU.
 #define WEFT_DEVICE __device__ __forceinline__
-#define WEFT_COLD __device__ __noinline__
+#define WEFT_COLD inline __device__ __noinline__
 #define WEFT_NO_UNROLL _Pragma("unroll 1")
 // Conditions that are rarely true: the code that depends on them is placed apart.
 #define WEFT_RARE(CONDITION) __builtin_expect(CONDITION, 0)
@@ -16,7 +16,15 @@ namespace weft {
 
 WEFT_DEVICE u32 thread_index() { return threadIdx.x; }
 WEFT_DEVICE u32 thread_count() { return blockDim.x; }
+#ifdef WEFT_WINDOW
+// The place of a block's report. Kernels of programs may have more blocks than there are places.
+WEFT_DEVICE u32 block_index() { return blockIdx.x % (WEFT_REPORTS_MAX - 1); }
+#else
 WEFT_DEVICE u32 block_index() { return blockIdx.x; }
+#endif
+// In blocks of several dimensions.
+WEFT_DEVICE u32 thread_in_block() { return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z); }
+WEFT_DEVICE u32 threads_in_block() { return blockDim.x * blockDim.y * blockDim.z; }
 WEFT_DEVICE void barrier() { __syncthreads(); }
 // Whether `value` is true for some thread of the block.
 WEFT_DEVICE bool barrier_or(bool value) { return __syncthreads_or(value) != 0; }
@@ -115,6 +123,30 @@ WEFT_DEVICE Words load_streamed(const Words* from) {
 }
 WEFT_DEVICE void store_streamed(Words* to, Words v) {
     asm volatile("st.global.cs.v4.u32 [%0],{%1,%2,%3,%4};" ::"l"(to), "r"(v.word[0]), "r"(v.word[1]), "r"(v.word[2]), "r"(v.word[3]) : "memory");
+}
+
+// Multicast addresses, on sm_90 and later: a load returns the sums over the memory of all GPUs, by elements of 4 bytes or of 2 that are added
+// as f32, and a store goes to all of them. Other addresses of the same memory are ordered by `fence_alias`.
+WEFT_DEVICE void fence_alias() { asm volatile("fence.proxy.alias;" ::: "memory"); }
+WEFT_DEVICE Words multicast_sum_f32(const Words* from) {
+    Words v;
+    asm volatile(
+        "{.reg .f32 a,b,c,d; multimem.ld_reduce.relaxed.sys.global.add.v4.f32 {a,b,c,d},[%4]; mov.b32 %0,a; mov.b32 %1,b; mov.b32 %2,c; mov.b32 %3,d;}"
+        : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3]) : "l"(from) : "memory");
+    return v;
+}
+#define WEFT_MULTICAST_SUM(NAME, TYPE) \
+    WEFT_DEVICE Words NAME(const Words* from) { \
+        Words v; \
+        asm volatile("multimem.ld_reduce.relaxed.sys.global.add.acc::f32.v4." TYPE " {%0,%1,%2,%3},[%4];" \
+                     : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3]) : "l"(from) : "memory"); \
+        return v; \
+    }
+WEFT_MULTICAST_SUM(multicast_sum_f16, "f16x2")
+WEFT_MULTICAST_SUM(multicast_sum_bf16, "bf16x2")
+#undef WEFT_MULTICAST_SUM
+WEFT_DEVICE void multicast_store(Words* to, Words v) {
+    asm volatile("multimem.st.relaxed.sys.global.v4.f16x2 [%0],{%1,%2,%3,%4};" ::"l"(to), "r"(v.word[0]), "r"(v.word[1]), "r"(v.word[2]), "r"(v.word[3]) : "memory");
 }
 
 WEFT_DEVICE u64 cycles() { return clock64(); }

@@ -1,6 +1,7 @@
 // The records of a device program. `src/records.rs` writes them; a test compares both layouts.
 namespace weft {
 
+#ifndef WEFT_WINDOW
 constexpr u32 CALL_BYTES = 4096; // All parameters of a kernel.
 constexpr u32 RANKS_MAX = WEFT_RANKS_MAX;
 constexpr u32 OPERANDS_MAX = WEFT_OPERANDS_MAX; // Inputs or outputs of a step.
@@ -113,8 +114,10 @@ struct alignas(16) Call {
 };
 static_assert(sizeof(CallHeader) % 16 == 0 && sizeof(View) == 16, "blocks copy views and program by 16 bytes");
 
+#endif
+
 // For the host to read while the kernel runs: why the first block failed, then what each block that waits long waits for.
-enum ReportKind : u32 { RUNNING, WAITING, TIMED_OUT, MISMATCH, ABORTED, PEER_FAILED, GONE };
+enum ReportKind : u32 { RUNNING, WAITING, TIMED_OUT, MISMATCH, ABORTED, PEER_FAILED, GONE, OUTSIDE };
 struct Report {
     u32 kind;
     u32 signature;

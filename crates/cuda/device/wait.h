@@ -18,6 +18,7 @@ constexpr u64 QUIET_CYCLES = 40000; // About 20 us.
 constexpr u64 PRESENCE_NS = 100000; // A thread that waits loads a rank's word this often: thousands of them share the link to the host.
 constexpr u64 REPORT_NS = 1000000;  // A block that waits reports this often.
 
+#ifndef WEFT_WINDOW
 // An operand in memory: the address of this block's first unit, and the bytes from a unit to the next.
 struct Span {
     u64 first;
@@ -32,6 +33,7 @@ struct Shared {
     Span spans[2][2 * OPERANDS_MAX];    // Of this step and the one before, which slow threads still use.
     SelectedPack::Storage factors[SelectedReduction::SCALES ? RANKS_MAX : 1]; // Of this rank, and of every peer whose entry has arrived.
 };
+#endif
 
 // Threads take one of COUNT things each. There is no loop if the count is a constant that is small.
 #define WEFT_EACH(I, COUNT) WEFT_NO_UNROLL for (u32 I = thread_index(), once = 1; once != 0 && I < (COUNT); I += thread_count(), once = (COUNT) > THREADS_MIN)
@@ -44,6 +46,7 @@ struct Position {
     u64 tile; // Of the call.
 };
 
+#ifndef WEFT_WINDOW
 // A block as one of its threads sees it.
 struct Block {
     const Call& call;
@@ -75,6 +78,8 @@ WEFT_DEVICE Position Block::position() const {
     const u64 arenas = (u64)&record<u64>(*this, 0);
     return {h.reports, h.failure, h.presence, h.timeout_ns, h.trace, arenas, h.control, h.signature, h.number, h.rank, h.ranks, lane, slice, ordinal, tile - tiles};
 }
+
+#endif
 
 WEFT_DEVICE void write_report(Position at, u32 place, u32 kind, u32 poll, u32 rank, u32 other) {
     // Threads of a block that wait for different ranks share a place: the host may see some of each.
@@ -145,6 +150,9 @@ template <bool INLINE> WEFT_DEVICE Wait wait_long(Position at, Wait wait, u32 po
 
 WEFT_COLD Wait wait_long_cold(Position at, Wait wait, u32 poll, u32 rank) { return wait_long<false>(at, wait, poll, rank); }
 
+WEFT_DEVICE void clear_report(u64 reports) { publish_host(&((Report*)reports + 1 + block_index())->kind, RUNNING); }
+
+#ifndef WEFT_WINDOW
 // Whether a wait continues. Called between polls.
 template <bool INLINE> WEFT_DEVICE bool continues(Block& block, Wait& wait, u32 poll, u32 rank) {
     if (!WEFT_RARE(wait.is_long || cycles() - wait.since >= QUIET_CYCLES)) return true;
@@ -152,8 +160,6 @@ template <bool INLINE> WEFT_DEVICE bool continues(Block& block, Wait& wait, u32 
     block.failed = block.failed || wait.failed;
     return !wait.failed;
 }
-
-WEFT_DEVICE void clear_report(u64 reports) { publish_host(&((Report*)reports + 1 + block_index())->kind, RUNNING); }
 
 // The end of a successful wait.
 WEFT_DEVICE void end_wait(const Block& block, const Wait& wait) {
@@ -167,6 +173,8 @@ template <bool INLINE> WEFT_DEVICE void mismatch(Block& block, u32 poll, u32 ran
     fail<INLINE>(block.position(), MISMATCH, poll, rank, other);
     block.failed = true;
 }
+
+#endif
 
 // Records the step between its last input and its first output that a peer can see.
 WEFT_COLD void trace_step(Position at) {

@@ -118,6 +118,11 @@ impl Collectives {
         self.communicator.leave()
     }
 
+    /// The communicator, for windows.
+    pub fn communicator(&mut self) -> &mut Communicator {
+        &mut self.communicator
+    }
+
     /// Loads a plan of the caller's. All ranks call it with the same plan.
     pub fn load(&mut self, plan: Verified) -> Result<LoadedPlan, Error> {
         let (name, aliasing, collective) =

@@ -7,6 +7,7 @@ mod join;
 mod prepare;
 mod run;
 mod shrink;
+mod window;
 
 pub(crate) use shrink::shrunk;
 
@@ -61,6 +62,8 @@ pub struct Communicator {
     last: Option<Last>,
     /// Whether calls are in graphs, which the program may launch at any time.
     has_captured: bool,
+    /// How many windows were made.
+    windows: u32,
     event: Event,
     watch: ContextWatch,
     /// Kept if the driver cannot say that no kernel uses it.
@@ -166,20 +169,26 @@ impl Communicator {
             return refused(&plan, format!("rank {rank} loads another plan than rank {own}"));
         }
         let compiler = Compiler::new(plan, self.rank() as u32, SLICES_MAX);
+        let bytes = [compiler.arena.bytes, compiler.arena.private_bytes].map(|bytes| bytes as usize);
+        let shared = self.share("arenas", bytes)?;
+        let plans = &mut self.resources.plans;
+        plans.push(Loaded { compiler, shared, programs: HashMap::new() });
+        Ok(PlanId { communicator: self.number, number: plans.len() - 1 })
+    }
+
+    /// Allocates memory of these lengths, shared and private, on every rank. All ranks call it.
+    fn share(&mut self, what: &'static str, bytes: [usize; 2]) -> Result<Shared, Error> {
         let sharing = Sharing {
+            what,
             context: &self.context,
             stream: &self.stream,
             in_process: &self.in_process,
             timeout: self.timeout,
         };
-        let bytes = [compiler.arena.bytes, compiler.arena.private_bytes].map(|bytes| bytes as usize);
-        let shared = match self.memory {
-            Memory::Device => sharing.device(&mut self.group, bytes)?,
-            Memory::Host => sharing.host(&mut self.group, bytes)?,
-        };
-        let plans = &mut self.resources.plans;
-        plans.push(Loaded { compiler, shared, programs: HashMap::new() });
-        Ok(PlanId { communicator: self.number, number: plans.len() - 1 })
+        match self.memory {
+            Memory::Device => sharing.device(&mut self.group, bytes),
+            Memory::Host => sharing.host(&mut self.group, bytes),
+        }
     }
 
     /// Whether a call has copied buffers because ranks in other processes cannot map them.

@@ -7,7 +7,9 @@
 
 mod faults;
 mod processes;
+mod spread;
 mod waits;
+mod windows;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

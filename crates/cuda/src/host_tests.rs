@@ -8,6 +8,7 @@
 mod faults;
 mod readers;
 mod waits;
+mod windows;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
@@ -91,14 +92,18 @@ impl Library {
     }
 
     fn new(kernel: &Specialisation, build: Build) -> Library {
+        Library::of_source(kernel.host_source(build == Build::Traced), build)
+    }
+
+    /// A library with the entries of device/host.cc.
+    fn of_source(source: String, build: Build) -> Library {
         let [kernel_flags, fibers_flags]: [&[&str]; 2] = match build {
             Build::Sanitized => [&["-fsanitize=thread", "-g"], &["-DWEFT_SANITIZED"]],
             Build::Plain | Build::Traced | Build::Fixed => [&[], &[]],
         };
         let fibers = [include_str!("../device/fibers.h"), include_str!("../device/fibers.cc")].concat();
-        let [library, scheduler] =
-            [(kernel.host_source(build == Build::Traced), kernel_flags), (fibers, fibers_flags)]
-                .map(|(source, flags)| Box::leak(Box::new(compiled(&source, flags))));
+        let [library, scheduler] = [(source, kernel_flags), (fibers, fibers_flags)]
+            .map(|(source, flags)| Box::leak(Box::new(compiled(&source, flags))));
         // SAFETY: device/host.cc and device/fibers.cc define them with these signatures.
         unsafe {
             let shared_bytes =
@@ -445,6 +450,13 @@ fn sanitized() {
 
 #[test]
 fn the_device_code_has_no_data_race() {
+    let races = races_of("host_tests::sanitized", "barrier: ");
+    let races: Vec<_> = races.iter().filter(|report| !follows_a_packet(report)).collect();
+    assert!(races.is_empty(), "{} races, the first one {}", races.len(), races[0]);
+}
+
+/// Runs an ignored test with a thread sanitizer. Returns what it reports of the device code; the test has printed `end` in its last line.
+fn races_of(test: &str, end: &str) -> Vec<String> {
     let library = Command::new("g++").arg("-print-file-name=libtsan.so").output().unwrap();
     let library = String::from_utf8(library.stdout).unwrap();
     // The sanitizer stops where the kernel chooses addresses from a larger range.
@@ -455,17 +467,16 @@ fn the_device_code_has_no_data_race() {
         .args(&fixed[1..])
         .args([format!("LD_PRELOAD={}", library.trim()), "TSAN_OPTIONS=exitcode=0".to_owned()])
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "host_tests::sanitized", "--ignored", "--nocapture"])
+        .args(["--exact", test, "--ignored", "--nocapture"])
         .output()
         .unwrap();
     let [text, reports] = [done.stdout, done.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-    assert!(done.status.success() && text.contains("barrier: "), "{text}\n{reports}");
-    let races: Vec<_> = reports
+    assert!(done.status.success() && text.contains(end), "{text}\n{reports}");
+    reports
         .split("==================\n")
         .filter(|report| report.contains("WARNING: ThreadSanitizer") && report.contains("weft_host_enter"))
-        .filter(|report| !follows_a_packet(report))
-        .collect();
-    assert!(races.is_empty(), "{} races, the first one {}", races.len(), races[0]);
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Whether a race is a write of a word after another block of the rank read it into a packet.

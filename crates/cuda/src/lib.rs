@@ -22,6 +22,7 @@ mod kernels;
 mod lost;
 #[cfg(test)]
 mod lost_tests;
+mod multicast;
 pub mod nvrtc;
 mod pool;
 mod presence;
@@ -36,13 +37,18 @@ mod sharing;
 mod source;
 mod staging;
 mod versions;
+mod window;
 
 pub use arena::adapted;
 pub use call::{Operation, in_one_buffer, is_for_gpus};
 pub use choose::{Choice, choose};
 pub use collectives::{Collectives, LoadedPlan};
 pub use communicator::{Communicator, PlanId};
+pub use driver::SpreadMemory;
 pub use error::Error;
 pub use presence::Aborter;
-pub use rank::{Arranged, Buffer, Buffers, Lengths, Rank, arrange, devices, on_threads};
+pub use rank::{
+    Arranged, Buffer, Buffers, Lengths, Part, PartMut, Rank, Window, arrange, devices, on_threads,
+};
 pub use sharing::Memory;
+pub use window::{DeviceWindow, WINDOW_H, WindowMemory};

@@ -1,4 +1,4 @@
-//! Collectives on typed buffers of a GPU: what a Rust program calls.
+//! Collectives, and one-sided copies, on typed buffers of a GPU: what a Rust program calls.
 //!
 //! A [`Rank`] has a stream, on which its calls run one after the other; a call returns once it is enqueued. [`Rank::read`],
 //! [`Rank::write`] and [`Rank::synchronize`] wait for the calls before them and return the error of one that failed.
@@ -11,6 +11,7 @@
 
 mod arrange;
 mod buffer;
+mod window;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,9 +24,11 @@ use crate::collectives::Collectives;
 use crate::communicator::shrunk;
 use crate::driver::{Allocation, Capture, Device, DeviceBuffer, Driver, HandleKind, Mapping, Stream};
 use crate::pool::{End, Pool};
+use crate::window::WindowMemory;
 use crate::{Error, Operation};
 pub use arrange::{Arranged, Lengths, arrange};
 pub use buffer::{Buffer, Buffers};
+pub use window::{Part, PartMut, Window};
 
 /// How long the ranks of [`on_threads`] wait for each other when they start and load plans.
 const START: Duration = Duration::from_secs(60);
@@ -96,6 +99,8 @@ pub struct Rank {
     /// The GPUs that other ranks may be on.
     readers: Vec<Device>,
     pool: Arc<Pool<Mapping>>,
+    /// Windows that were dropped.
+    windows: Arc<Pool<WindowMemory>>,
     /// Memory of buffers has a multiple of this.
     unit_bytes: usize,
 }
@@ -113,7 +118,8 @@ impl Rank {
         let mut is_linked = is_linked.into_iter();
         readers.retain(|_| is_linked.next() == Some(true));
         let unit_bytes = device.granularity(HandleKind::PosixDescriptor)?.minimum.max(1);
-        Ok(Rank { collectives, stream, readers, pool: Arc::new(Pool::new()), unit_bytes })
+        let (pool, windows) = (Arc::new(Pool::new()), Arc::new(Pool::new()));
+        Ok(Rank { collectives, stream, readers, pool, windows, unit_bytes })
     }
 
     /// This rank.
@@ -216,7 +222,9 @@ impl Rank {
     /// Waits for the calls so far.
     pub fn synchronize(&self) -> Result<(), Error> {
         self.stream.synchronize().map_err(|error| self.collectives.explained(error))?;
-        self.check()
+        self.check()?;
+        self.windows.free_idle();
+        Ok(())
     }
 
     /// A graph could be launched after its buffers are gone.
@@ -374,6 +382,8 @@ impl Rank {
 impl Drop for Rank {
     fn drop(&mut self) {
         let is_over = self.stream.synchronize().is_ok() && self.collectives.failure().is_none();
-        self.pool.end(if is_over { End::Ended } else { End::Failed });
+        let end = if is_over { End::Ended } else { End::Failed };
+        self.pool.end(end);
+        self.windows.end(end);
     }
 }

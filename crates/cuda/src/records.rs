@@ -29,6 +29,8 @@ pub(crate) const ENTERED: u8 = 0;
 pub(crate) const REACHED: u8 = 1;
 pub(crate) const ARRIVED: u8 = 2;
 pub(crate) const CREDIT: u8 = 3;
+/// A signal of a window.
+pub(crate) const SIGNALLED: u8 = 4;
 
 pub(crate) const WAITING: u32 = 1;
 pub(crate) const TIMED_OUT: u32 = 2;
@@ -36,6 +38,7 @@ pub(crate) const MISMATCH: u32 = 3;
 pub(crate) const ABORTED: u32 = 4;
 pub(crate) const PEER_FAILED: u32 = 5;
 pub(crate) const GONE: u32 = 6;
+pub(crate) const OUTSIDE: u32 = 7;
 
 /// Presence words: a rank has left, its process has ended, or the connection to it was lost.
 pub(crate) const LEFT: u32 = 1;

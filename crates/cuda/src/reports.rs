@@ -112,11 +112,14 @@ pub(crate) fn describe(own: usize, report: &Report) -> String {
     let Report { kind, lane, slice, step, rank, poll, other, tile, .. } = *report;
     let what = match poll as u8 {
         records::ENTERED => "to enter the call",
-        records::REACHED => "to signal",
+        records::REACHED | records::SIGNALLED => "to signal",
         records::ARRIVED => "to send a message",
         _ => "to release a message",
     };
-    let place = format!("step {step} of lane {lane}, slice {slice}, tile {tile}");
+    let place = match poll as u8 {
+        records::SIGNALLED => format!("signal {tile} of window {lane}"),
+        _ => format!("step {step} of lane {lane}, slice {slice}, tile {tile}"),
+    };
     match kind {
         records::WAITING => format!("rank {own} waits for rank {rank} {what}, in {place}"),
         records::TIMED_OUT => format!("timed out: rank {own} waited for rank {rank} {what}, in {place}"),
@@ -131,6 +134,14 @@ pub(crate) fn describe(own: usize, report: &Report) -> String {
         records::GONE => {
             let gone = presence::describe(other);
             format!("rank {rank} {gone}, and rank {own} waited for it {what}, in {place}")
+        }
+        records::OUTSIDE if other > 0 => format!(
+            "a kernel of rank {own} multicast in window {lane}, which needs a multicast window and multiples of 16 bytes; correct the kernel"
+        ),
+        records::OUTSIDE => {
+            format!(
+                "a kernel of rank {own} accessed rank {rank} outside of window {lane}; correct the kernel"
+            )
         }
         records::PEER_FAILED => format!("rank {rank} aborted, or its call failed; {ELSEWHERE}"),
         kind => format!("rank {own} reports a failure of unknown kind {kind}, in {place}"),

@@ -1,4 +1,4 @@
-//! The arenas of a plan, which all ranks map: in device memory, or in host memory where GPUs cannot access each other.
+//! The arenas of a plan, and windows, which all ranks map: in device memory, or in host memory where GPUs cannot access each other.
 
 // Registers host memory.
 #![allow(unsafe_code)]
@@ -30,7 +30,7 @@ pub enum Memory {
     Host,
 }
 
-/// All arenas of a plan, and the rank's private memory. Each stays mapped until the last rank that uses it is done.
+/// The arenas of all ranks, and the rank's private memory. Each stays mapped until the last rank that uses it is done.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) arenas: Arenas,
@@ -47,6 +47,8 @@ enum Mapped {
 
 /// What sharing needs.
 pub(crate) struct Sharing<'a> {
+    /// For messages.
+    pub(crate) what: &'static str,
     pub(crate) context: &'a Context,
     pub(crate) stream: &'a Stream,
     pub(crate) in_process: &'a [bool],
@@ -60,7 +62,7 @@ impl Sharing<'_> {
         group: &mut Bootstrap,
         [bytes, private_bytes]: [usize; 2],
     ) -> Result<Shared, Error> {
-        let Sharing { context, stream, in_process, timeout } = *self;
+        let Sharing { what, context, stream, in_process, timeout } = *self;
         let device = context.device();
         let granularity = device.granularity(HandleKind::PosixDescriptor)?.recommended;
         let all_bytes = (bytes + private_bytes).next_multiple_of(granularity);
@@ -69,10 +71,10 @@ impl Sharing<'_> {
         mapping.fill(stream, 0, all_bytes, 0)?;
         stream.synchronize()?;
         publish(&mapping);
-        let addresses = exchange(group, "arenas", mapping.address().to_le_bytes().to_vec(), timeout)?;
+        let addresses = exchange(group, what, mapping.address().to_le_bytes().to_vec(), timeout)?;
         let descriptor = own.export_descriptor()?;
         let passed = group
-            .pass_descriptors("arenas", descriptor.as_fd(), timeout)
+            .pass_descriptors(what, descriptor.as_fd(), timeout)
             .map_err(|why| Error::Group { why: why.to_string() })?;
         let mut mappings = Vec::new();
         for (rank, (address, passed)) in std::iter::zip(&addresses, passed).enumerate() {
@@ -92,7 +94,7 @@ impl Sharing<'_> {
                 Arc::new(Mapping::new(context, &[&theirs], &[device])?)
             });
         }
-        exchange(group, "arenas are mapped", Vec::new(), timeout)?;
+        exchange(group, what, Vec::new(), timeout)?;
         let of_ranks = mappings.iter().map(|mapping| mapping.address()).collect();
         let arenas = Arenas { of_ranks, private: mapping.address() + bytes as u64 };
         Ok(Shared { arenas, _memory: Mapped::Device(mappings) })
@@ -104,16 +106,16 @@ impl Sharing<'_> {
         group: &mut Bootstrap,
         [bytes, private_bytes]: [usize; 2],
     ) -> Result<Shared, Error> {
-        let Sharing { context, stream, in_process, timeout } = *self;
+        let Sharing { what, context, stream, in_process, timeout } = *self;
         let memory = group
-            .share("arenas of GPUs", bytes * in_process.len(), timeout)
+            .share(what, bytes * in_process.len(), timeout)
             .map_err(|why| Error::Group { why: why.to_string() })?;
         // SAFETY: the memory is unmapped after the registration has ended.
         let registration = unsafe { Registration::new(context, memory.as_ptr(), memory.len())? };
         let private = DeviceMemory::new(context, private_bytes)?;
         private.fill(stream, 0, private_bytes, 0)?;
         stream.synchronize()?;
-        exchange(group, "arenas are mapped", Vec::new(), timeout)?;
+        exchange(group, what, Vec::new(), timeout)?;
         let of_ranks =
             (0..in_process.len()).map(|rank| registration.device() + (rank * bytes) as u64).collect();
         let arenas = Arenas { of_ranks, private: private.address() };

@@ -116,6 +116,11 @@ mod tests {
         for (version, architectures) in COMPILED {
             let nvrtc = nvrtc(version);
             for &number in architectures {
+                let (source, architecture) = (crate::window::KERNELS.concat(), Architecture(number));
+                let windows =
+                    nvrtc::Program { name: "window.cu", source: &source, options: &[], architecture };
+                let cubin = nvrtc.compile(&windows).unwrap_or_else(|why| panic!("{why}"));
+                assert!(cubin.bytes().windows(11).any(|part| part == b"weft_signal"), "{architecture}");
                 let (data_type, reduction) = match number % 20 {
                     0 => (DataType::Bf16, Reduction::Average),
                     9 => (DataType::F64, Reduction::PremultipliedSum),

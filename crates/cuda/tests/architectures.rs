@@ -7,9 +7,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use weftlink_cuda::Error;
 use weftlink_cuda::cache::{Cache, Origin};
 use weftlink_cuda::nvrtc::{Architecture, Nvrtc, Program};
+use weftlink_cuda::{Error, WINDOW_H};
 
 /// Each version of `crates/cuda/nvrtc.py`, and the architectures it has to compile for. 12.9 is the last for sm_70.
 const COMPILED: [(&str, &[u32]); 2] = [("12.9.86", &[70]), ("13.0.88", &[75, 80, 86, 89, 90, 100, 103, 120])];
@@ -31,6 +31,33 @@ extern "C" __global__ void add_one(unsigned int *data, unsigned int count, unsig
     if (threadIdx.x == 0) {
         asm volatile("red.release.gpu.global.add.u32 [%0], %1;" :: "l"(flag), "r"(1u) : "memory");
     }
+}
+"#;
+
+/// A kernel that sends to the next rank, from shared memory too.
+const RING: &str = r#"
+extern "C" __global__ void ring(weft::Window window, const float *from, float *into, unsigned long long bytes) {
+    __shared__ float last[32];
+    unsigned int next = (window.rank + 1) % window.ranks, before = (window.rank + window.ranks - 1) % window.ranks;
+    weft::put(window, next, 0, from, bytes);
+    last[threadIdx.x % 32] = (float)window.rank;
+    __syncthreads();
+    weft::put(window, next, bytes, last, sizeof last);
+    weft::signal(window, next);
+    if (!weft::wait(window, before)) return;
+    weft::get(window, window.rank, 0, into, bytes);
+    __syncthreads();
+    into[0] += *(const float *)weft::peer_pointer(window, window.rank);
+}
+"#;
+
+/// Kernels that use multicasts.
+const SUMS: &str = r#"
+extern "C" __global__ void sums(weft::Window window, const float *from, unsigned long long bytes) {
+    weft::put_to_all(window, 0, from, bytes);
+    weft::sum_to_all(window, 0, bytes, weft::multicast_sum_f32);
+    weft::sum_to_all(window, 0, bytes, weft::multicast_sum_f16);
+    weft::sum_to_all(window, 0, bytes, weft::multicast_sum_bf16);
 }
 "#;
 
@@ -77,6 +104,27 @@ fn nvrtc_compiles_for_every_architecture() {
         }
     }
     assert_eq!(nvrtc("13.0.88").target_for(Architecture(70)), None);
+}
+
+/// The header of windows needs nothing else, and may come twice.
+#[test]
+#[ignore = "needs NVRTC, which `make cuda` downloads"]
+fn kernels_that_use_windows_compile_for_every_architecture() {
+    for (version, architectures) in COMPILED {
+        let nvrtc = nvrtc(version);
+        for architecture in architectures.iter().map(|number| Architecture(*number)) {
+            // Multicasts need sm_90.
+            let more = if architecture >= Architecture(90) { SUMS } else { "" };
+            for (name, source) in
+                [("window.h", WINDOW_H.to_owned()), ("ring", format!("{WINDOW_H}{WINDOW_H}{RING}{more}"))]
+            {
+                let program = Program { name, source: &source, options: &[], architecture };
+                let cubin = nvrtc.compile(&program).unwrap_or_else(|why| panic!("{why}"));
+                let has_ring = cubin.bytes().windows(4).any(|part| part == b"ring");
+                assert!(has_ring || name == "window.h", "{architecture}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -151,6 +151,7 @@ impl Communicator {
             event: Event::new(&context)?,
             last: None,
             has_captured: false,
+            windows: 0,
             peers,
             stream,
             ranks_on_gpu,

@@ -22,6 +22,7 @@ mod module;
 mod multicast;
 mod pinned;
 mod pointer;
+mod spread;
 mod stream;
 mod vmm;
 
@@ -42,6 +43,7 @@ pub use module::{Function, FunctionAttributes, Module};
 pub use multicast::Multicast;
 pub use pinned::{PinnedMemory, Registration};
 pub use pointer::{MemoryKind, Pointer};
+pub use spread::{Share, SpreadMemory};
 pub use stream::{Capture, RelaxedCapture, Stream};
 pub use vmm::{Allocation, AllocationInfo, Granularity, HandleKind, Mapping, Reservation};
 

@@ -22,6 +22,15 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(100);
 
 /// Runs a function as each rank, in a process of its own. `is_copied`: whether its calls copy buffers because peers cannot map them.
 fn as_processes(test: &str, ranks: usize, is_copied: bool, run: impl FnOnce(&mut Rank)) {
+    each_process(&format!("gpu_tests::processes::{test}"), ranks, |group| {
+        let mut rank = Rank::new(group);
+        run(&mut rank);
+        assert_eq!(rank.comm.has_copied(), is_copied, "whether peers could map the buffers");
+    });
+}
+
+/// Runs a function in a process for each rank. `test` is the name of the calling test.
+pub(super) fn each_process(test: &str, ranks: usize, run: impl FnOnce(Bootstrap)) {
     let meeting = |place| {
         let token = Token::new("gpu tests").unwrap();
         Rendezvous::new(RendezvousAddress::Abstract(place), token, ranks, CALL_TIMEOUT)
@@ -31,16 +40,12 @@ fn as_processes(test: &str, ranks: usize, is_copied: bool, run: impl FnOnce(&mut
             0 => Bootstrap::listen(&meeting(place)).unwrap(),
             rank => Bootstrap::join(&meeting(place), rank).unwrap(),
         };
-        let mut rank = Rank::new(group);
-        run(&mut rank);
-        assert_eq!(rank.comm.has_copied(), is_copied, "whether peers could map the buffers");
-        return;
+        return run(group);
     }
     let place = format!("weft-test-{}-gpu", std::process::id());
-    let name = format!("gpu_tests::processes::{test}");
     let start = |rank: usize| {
         let mut program = this_program();
-        program.args(["--exact", &name, "--ignored", "--nocapture"]);
+        program.args(["--exact", test, "--ignored", "--nocapture"]);
         program.env(RANK, rank.to_string()).env(PLACE, &place).spawn().unwrap()
     };
     let mut children: Vec<Child> = (0..ranks).map(start).collect();

@@ -5,7 +5,6 @@
 //! means; this is its driver. Probes and connections that the machine asks for take time, so the monitor thread carries them out.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -19,6 +18,7 @@ use super::channel::{Channel, Received};
 use super::deadline::Deadline;
 use super::error::BootstrapError;
 use super::message::{Event, Member, Message};
+use super::process::Process;
 use super::reason::{Reason, failed_event};
 
 /// A connection to a neighbour.
@@ -27,7 +27,7 @@ pub(super) struct Link {
     pub(super) rank: u32,
     pub(super) channel: Channel,
     /// Where the neighbour's process can be watched.
-    pub(super) process: Option<OwnedFd>,
+    pub(super) process: Option<Process>,
     pub(super) is_local: bool,
     pub(super) has_ended: AtomicBool,
 }

@@ -44,6 +44,7 @@ mod monitor;
 mod outgoing;
 mod peer;
 mod pending;
+mod process;
 mod rank_link;
 mod reason;
 mod regroup;

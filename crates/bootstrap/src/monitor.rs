@@ -20,7 +20,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::process::{PidfdFlags, pidfd_open};
 use weftlink_membership::Gone;
 use weftlink_membership::durations::{ACCEPT_POLL, SEND};
 use weftlink_membership::regroup;
@@ -38,6 +37,7 @@ use super::host::Host;
 use super::message::{Contact, Introduction, Message};
 use super::peer::Peer;
 use super::pending::Limits;
+use super::process::Process;
 use super::secret::{Token, random_number};
 
 /// Groups that are remembered after this rank has left, abandoned or replaced them.
@@ -332,7 +332,7 @@ pub(super) fn link(rank: u32, channel: Channel) -> Arc<Link> {
     let is_local = peer.is_some();
     let pid = peer.and_then(|peer| peer.pid);
     let other = pid.filter(|pid| pid.as_raw_nonzero().get() as u32 != std::process::id());
-    let process = other.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    let process = other.and_then(Process::watch);
     Arc::new(Link { rank, channel, process, is_local, has_ended: AtomicBool::new(false) })
 }
 

@@ -1,7 +1,8 @@
 //! What the monitor does when the tree of a group comes apart: it finds out what became of a neighbour whose connection ended, and
 //! connects ranks again whose parent has left. `weftlink_membership` decides when; the connections are made here, on helper threads.
 
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 use weftlink_membership::durations::{INQUIRY, INQUIRY_RETRY, REPARENT};
 use weftlink_membership::{Action, Input, Probe};
@@ -14,6 +15,7 @@ use super::error::BootstrapError;
 use super::group::Group;
 use super::message::{Contact, Introduction, Message};
 use super::monitor::{Inner, link};
+use super::process::Process;
 
 /// Probes and connections that are under way at once, for one group.
 const THREADS_MAX: usize = 16;
@@ -30,7 +32,13 @@ impl Inner {
         // What cannot be done for want of a thread may lead to more; each rank is tried once.
         loop {
             let takes_time = |action: &Action<_>| matches!(action, Action::Probe(_) | Action::Reparent(_));
-            let pending_actions: Vec<_> = group.take_actions().into_iter().filter(takes_time).collect();
+            let (pending_actions, others): (Vec<_>, Vec<_>) =
+                group.take_actions().into_iter().partition(takes_time);
+            for action in others {
+                if let Action::CheckExit(rank) = action {
+                    group.drive(Input::ExitChecked { rank, is_exiting: self.is_exiting(group, rank) });
+                }
+            }
             if pending_actions.is_empty() {
                 return;
             }
@@ -63,6 +71,16 @@ impl Inner {
                 }
             }
         }
+    }
+
+    /// Whether the process at the other end of a link whose connection has ended exits.
+    fn is_exiting(&self, group: &Arc<Group>, rank: u32) -> bool {
+        let its_group = Arc::downgrade(group);
+        let state = self.state();
+        let mut links = state.links.iter().filter(|(link, group)| {
+            link.rank == rank && link.has_ended.load(Ordering::Relaxed) && Weak::ptr_eq(group, &its_group)
+        });
+        links.any(|(link, _)| link.process.as_ref().is_some_and(Process::is_exiting))
     }
 
     /// What answers where a rank is found.

@@ -42,6 +42,13 @@ pub enum Input<F> {
     },
     /// A process of the group has ended, which the kernel reported.
     Exited(u32),
+    /// A [`Action::CheckExit`] has a result.
+    ExitChecked {
+        /// The rank.
+        rank: u32,
+        /// Whether its process exits or has ended.
+        is_exiting: bool,
+    },
     /// A [`Action::Probe`] has a result.
     Probed(u32, Probe),
     /// A [`Action::Reparent`] failed.
@@ -98,6 +105,8 @@ pub enum Action<F> {
     },
     /// Give an event to the application: it is new.
     Deliver(Event<F>),
+    /// Find out whether the process of a rank that the driver watches exits, and report [`Input::ExitChecked`].
+    CheckExit(u32),
     /// Find out whether anybody answers at a rank's address, and report [`Input::Probed`].
     Probe(u32),
     /// Connect to a rank as its child, and report [`Input::Connected`] or [`Input::NotReparented`].

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use super::{Action, Gone, Group, HAS_CONTINUED, INQUIRY_ATTEMPTS_MIN, Probe, Seeking, Timer, WAS_LOST};
-use crate::durations::{INQUIRY_RETRY, PROBE_CHILDREN_AFTER, REPARENT};
+use crate::durations::{EXIT, INQUIRY_RETRY, PROBE_CHILDREN_AFTER, REPARENT};
 use crate::event::Event;
 use crate::tree;
 
@@ -39,6 +39,26 @@ impl<F: Clone> Group<F> {
                 self.inquiries.remove(&rank);
                 self.lose(rank, WAS_LOST.to_owned(), now, actions);
             }
+        }
+    }
+
+    /// The process of a rank has not ended within [`INQUIRY`](crate::durations::INQUIRY) after its connection.
+    pub(super) fn exit_checked(
+        &mut self,
+        rank: u32,
+        is_exiting: bool,
+        now: Instant,
+        actions: &mut Vec<Action<F>>,
+    ) {
+        let Some(inquiry) = self.inquiries.get_mut(&rank).filter(|inquiry| inquiry.is_watched) else {
+            return;
+        };
+        if is_exiting {
+            (inquiry.is_exiting, inquiry.until) = (true, now + EXIT);
+            self.timers.push((now + EXIT, Timer::Inquiry(rank)));
+        } else {
+            self.inquiries.remove(&rank);
+            self.lose(rank, WAS_LOST.to_owned(), now, actions);
         }
     }
 

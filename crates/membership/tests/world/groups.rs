@@ -98,6 +98,11 @@ impl World {
                 }
             }
             Action::Deliver(_) => {}
+            Action::CheckExit(place) => {
+                let is_exiting = self.nodes[of(place) as usize].life == Life::Dead;
+                let checked = Input::ExitChecked { rank: place, is_exiting };
+                self.queue.at(self.queue.now(), Happens::Group(rank, group, checked));
+            }
             Action::Probe(place) => {
                 let (outcome, time) = self.probe(rank, of(place));
                 self.queue

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use crate::Error;
 use crate::presence::Words;
 
-/// How long a lost context waits for the report of a death. The monitor thread takes milliseconds, and half a second if it must probe.
-const NOTICED_WITHIN: Duration = Duration::from_secs(1);
+/// How long a lost context waits for the report of a death. The monitor thread notices it when the process has exited, which takes up to 1.6 s
+/// under MPS.
+const NOTICED_WITHIN: Duration = Duration::from_secs(3);
 /// How long a death may take to destroy this process's context under MPS; 0.2 s was measured.
 const DESTROYED_WITHIN: Duration = Duration::from_millis(500);
 /// How long the word of a rank may lag behind an error of the group.

@@ -148,7 +148,7 @@ fn survivors_name_the_rank_that_was_killed_and_shrink() {
     let noticed = now().saturating_sub(at);
     println!("rank {} noticed the death after {:.1} ms", group.rank(), noticed.as_secs_f64() * 1e3);
     assert!(lost.to_string().starts_with("rank 2 died, and the CUDA context of this process was"), "{lost}");
-    assert!(noticed < NOTICED_WITHIN, "{noticed:?}");
+    assert!(noticed < Duration::from_secs(1), "{noticed:?}");
     let mut group = shrunk(group, TIMEOUT).unwrap();
     assert_eq!((group.size(), group.origins()), (RANKS - 1, &[0, 1, 3][..]));
     let words = Words::share(&mut group, TIMEOUT).unwrap();

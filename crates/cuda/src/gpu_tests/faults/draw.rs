@@ -28,7 +28,8 @@ impl fmt::Display for Place {
 pub(super) enum Kind {
     /// Is killed, and the others call afterwards.
     KilledBefore,
-    /// Is killed while its call waits for another rank.
+    /// Is killed while its kernel waits for another rank. The call of the others may still succeed: the rank may have sent all that they need
+    /// before, and its kernel runs until the driver has destroyed its context. Their next call cannot succeed.
     KilledIn,
     /// Is killed between two calls, while the others wait for it.
     KilledBetween,

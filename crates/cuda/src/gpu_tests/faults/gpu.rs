@@ -108,7 +108,8 @@ impl Gpu {
 }
 
 impl Backend for Gpu {
-    const TIMEOUT: Duration = Duration::from_secs(2);
+    /// Longer than a killed process takes to exit, which is when its death is known: up to 1.6 s.
+    const TIMEOUT: Duration = Duration::from_secs(3);
     type Memory = GpuMemory;
 
     fn memory() -> Result<GpuMemory, Error> {

@@ -185,7 +185,8 @@ fn act<B: Backend>(comm: &mut B, fault: &Fault, control: &mut impl Control) -> R
         _ => {}
     }
     let call = if role == Role::Faulty { fault.wrong_call() } else { fault.call };
-    comm.call(call)
+    comm.call(call)?;
+    if fault.kind == Kind::KilledIn { comm.call(call) } else { Ok(()) }
 }
 
 fn die() -> ! {

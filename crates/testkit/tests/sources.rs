@@ -14,6 +14,7 @@ const ATOMICS: &[(&str, &str)] = &[
     ("bootstrap/src/group.rs", "a flag of one process; all relaxed"),
     ("bootstrap/src/monitor.rs", "flags of one process: a stop request, a closed link"),
     ("bootstrap/src/monitor/thread.rs", "the same flags"),
+    ("bootstrap/src/reparent.rs", "the same flags"),
     (
         "comm/src/racy_copy.rs",
         "bytes that a peer may be writing, read at any address; loom has no such access",

@@ -27,7 +27,8 @@ struct DirectCall {
     WEFT_DEVICE void begin() {
         const CallHeader& call = block.header();
         const u32 t = thread_index(), start = block.slice * call.unit_elements + t * PACKET_PACK;
-        const bool has_elements = PRELOADS && start < call.first_elements;
+        // Parts of words are left to `run_indirectly`: they may be at any address.
+        const bool has_elements = PRELOADS && start < call.first_elements && (sizeof(Element) >= 4 || call.has_whole_words != 0);
         const u64 failure = load_relaxed_if(t == 0, (const u64*)call.failure);
         block.tiles = load_relaxed(block.tiles_run());
         credit = CREDITS > 0 ? (u32)load_relaxed_if(t < CREDITS, control_word(block, call.control, CREDIT_WORD + t * CREDIT_SPACING)) : 0;
@@ -59,9 +60,9 @@ struct DirectCall {
     WEFT_DEVICE bool is_fit() const {
         // Elements of less than 4 bytes are moved in whole words only.
         if (block.header().tiles != 1 || (sizeof(Element) < 4 && !block.header().has_whole_words)) return false;
-        // `is_due` of any message.
+        // `is_due` of any message, or of the one before it in its slot, whose clearing this rank's relaxed load of credit does not acquire.
         const u32 low = base() & 0x3fffffff;
-        if (block.tiles * PER_TILE > SLOT_MASK && (low <= SLOT_MASK || low + PER_TILE > 0x40000000)) return false;
+        if (block.tiles * PER_TILE > SLOT_MASK && (low <= 2 * SLOT_MASK + 1 || low + PER_TILE > 0x40000000)) return false;
         // Fewer than 2^31 messages are on their way.
         return CREDITS == 0 || thread_index() >= CREDITS || (int)(credit - (base() + (u32)CREDIT_VALUE)) >= 0;
     }
@@ -175,9 +176,9 @@ template <class S> struct DirectMove {
                 u32 missing;
                 while ((missing = poll(k, has_elements, first_head, heads, v)) != S::RECEIVED)
                     if (!continues<true>(block, wait, ARRIVED, call.peer(S::IN_FIFO + missing))) break;
-                end_wait(block, wait);
                 // What was not received is not sent.
                 if (WEFT_RARE(block.failed)) return false;
+                end_wait(block, wait);
             }
             heads = 0;
             if (!has_elements) break;

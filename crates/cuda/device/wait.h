@@ -75,7 +75,8 @@ template <class T> WEFT_DEVICE const T& record(const Block& block, u32 offset) {
 
 WEFT_DEVICE Position Block::position() const {
     const CallHeader& h = header();
-    const u64 arenas = (u64)&record<u64>(*this, 0);
+    // The program begins with them. Its copy in shared memory may not be there yet.
+    const u64 arenas = h.program != 0 ? h.program : (u64)call.rest + h.ranks * sizeof(View);
     return {h.reports, h.failure, h.presence, h.timeout_ns, h.trace, arenas, h.control, h.signature, h.number, h.rank, h.ranks, lane, slice, ordinal, tile - tiles};
 }
 

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use weftlink_plan::collective::Promise;
 use weftlink_plan::domain::chunks::{Origin, origins_of_steps};
 use weftlink_plan::plan::{Buffer, Input, Lane, Op, Output, Place, Step, Wait};
-use weftlink_plan::{Blocks, Collective, Reduction, Shape, Verified};
+use weftlink_plan::{Aliasing, Blocks, Collective, Reduction, Shape, Verified};
 
 use crate::arena::{Arena, FifoKey, slots_for, steps_of};
 use crate::contributions::Results;
@@ -237,8 +237,9 @@ impl Compiler {
         for (first, last) in std::iter::zip(&first, &last) {
             // Kernels know where the last list is, so it does not depend on the number of tiles.
             let ((last_at, last_bytes), (first_at, first_bytes)) = (place(last), place(first));
-            if lanes.len() == 1 && !is_uneven && !self.announces {
-                sequences.direct = Direct::of(ranks, &records, fifos, last, last_at as usize);
+            if lanes.len() == 1 && !is_uneven && !self.announces && self.holds_tiles(&ends) {
+                let is_preserved = self.plan.aliasing.contains(&Aliasing::OutOfPlace);
+                sequences.direct = Direct::of(ranks, &records, fifos, last, last_at as usize, is_preserved);
             }
             let (first, last) = (first_at, last_at);
             push(&mut bytes, &records::Lane { first, first_bytes, last, last_bytes });
@@ -331,6 +332,11 @@ impl Compiler {
             }
         }
         ends
+    }
+
+    /// Whether each FIFO has room for the messages of a tile.
+    fn holds_tiles(&self, ends: &[End]) -> bool {
+        ends.iter().all(|end| end.per_tile <= self.arena.fifos[&end.key].depth)
     }
 
     fn fifo(&self, &End { key, per_tile }: &End, arenas: &Arenas) -> records::Fifo {

@@ -16,8 +16,21 @@ use crate::source::Specialisation;
 
 pub(super) const COUNT: usize = 300;
 const SPREAD: Spread = Spread { slices: 2, threads: 4, chunk_bytes: 256 };
+/// One tile for each call.
+const LONG: Spread = Spread { chunk_bytes: 1 << 20, ..SPREAD };
 const CANARY: f32 = -1.0;
 const REPORTS: usize = 64;
+
+/// What the kernels of a job know.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Kernels {
+    /// Nothing: they read the program.
+    Any,
+    /// The order of steps.
+    Fixed,
+    /// All constants; calls have one tile, and run directly if the plan sends packets.
+    Direct,
+}
 
 /// A plan on ranks that are threads.
 pub(super) struct Job {
@@ -31,13 +44,13 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// A job whose kernels know the order of steps, or read it from the program.
-    fn new(plan: Plan, is_fixed: bool) -> Job {
-        Job::numbered(&verify(plan).unwrap(), is_fixed, 0)
+    fn new(plan: Plan, kernels: Kernels) -> Job {
+        Job::numbered(&verify(plan).unwrap(), kernels, 0)
     }
 
-    /// The same, whose reports name a communicator.
-    pub(super) fn numbered(plan: &Verified, is_fixed: bool, job: u64) -> Job {
+    /// A job whose reports name a communicator.
+    pub(super) fn numbered(plan: &Verified, kernels: Kernels, job: u64) -> Job {
+        let spread = if kernels == Kernels::Direct { LONG } else { SPREAD };
         let compilers: Vec<_> =
             (0..plan.ranks).map(|rank| Compiler::new(plan.clone(), rank, SPREAD.slices)).collect();
         let memory: Vec<Vec<u128>> = compilers
@@ -47,10 +60,12 @@ impl Job {
         let arenas = arenas_in(&compilers, &memory);
         let shape = Shape { aliasing: Aliasing::OutOfPlace, element_bytes: 4, count: COUNT, uneven: None };
         let programs: Vec<_> = std::iter::zip(&compilers, &arenas)
-            .map(|(compiler, arenas)| compiler.compile(&shape, SPREAD, arenas).unwrap())
+            .map(|(compiler, arenas)| compiler.compile(&shape, spread, arenas).unwrap())
             .collect();
+        assert!(kernels != Kernels::Direct || programs.iter().all(|program| program.header.tiles == 1));
         let library = |program: &Program| {
-            let sequences = if is_fixed { program.sequences.clone() } else { Sequences::none() };
+            let sequences =
+                if kernels == Kernels::Any { Sequences::none() } else { program.sequences.clone() };
             let (data_type, reduction) = (DataType::F32, Reduction::Sum);
             let is_in_shared = program.is_in_shared;
             Library::new(
@@ -137,6 +152,10 @@ pub(super) fn all_reduce(algorithm: Algorithm, ranks: u32, lanes: u32, protocol:
     algorithm.flat_with(&Collective::AllReduce, ranks, lanes, protocol).unwrap()
 }
 
+fn kernels_of(seed: u64) -> Kernels {
+    [Kernels::Any, Kernels::Fixed, Kernels::Direct][seed as usize % 3]
+}
+
 #[test]
 fn kernels_that_know_the_order_of_steps_run_overlapping_calls() {
     for plan in [
@@ -144,11 +163,13 @@ fn kernels_that_know_the_order_of_steps_run_overlapping_calls() {
         all_reduce(Algorithm::Ring, 3, 2, Protocol::Simple),
         Algorithm::TwoShot.flat(&Collective::AllReduce, 3, 1).unwrap(),
     ] {
-        let name = plan.name.clone();
-        let job = Job::new(plan, true);
-        (0..20).for_each(|seed| job.run_all(4, seed));
-        for rank in 0..3 {
-            assert_eq!(job.output(rank), vec![6.0; COUNT], "{name}, rank {rank}");
+        for kernels in [Kernels::Fixed, Kernels::Direct] {
+            let name = plan.name.clone();
+            let job = Job::new(plan.clone(), kernels);
+            (0..20).for_each(|seed| job.run_all(4, seed));
+            for rank in 0..3 {
+                assert_eq!(job.output(rank), vec![6.0; COUNT], "{name}, {kernels:?}, rank {rank}");
+            }
         }
     }
 }
@@ -157,20 +178,22 @@ fn kernels_that_know_the_order_of_steps_run_overlapping_calls() {
 fn a_rank_that_is_a_call_ahead_does_not_stop_the_others() {
     let messages = [(0, 1), (2, 0)].into();
     let plan = Algorithm::OneShot.flat(&Collective::SendReceive { messages }, 3, 1).unwrap();
-    let job = Job::new(plan, false);
+    let job = Job::new(plan, Kernels::Any);
     (0..20).for_each(|seed| job.run_all(5, seed));
     assert_eq!((job.output(0), job.output(1)), (vec![3.0; COUNT], vec![1.0; COUNT]));
 }
 
 #[test]
 fn a_missing_rank_ends_this_call_and_all_later_ones() {
-    for plan in [
-        all_reduce(Algorithm::Exchange, 2, 1, Protocol::Ll),
-        all_reduce(Algorithm::Ring, 2, 1, Protocol::Simple),
-        Algorithm::TwoShot.flat(&Collective::AllReduce, 2, 1).unwrap(),
+    for (plan, kernels) in [
+        (all_reduce(Algorithm::Exchange, 2, 1, Protocol::Ll), Kernels::Any),
+        (all_reduce(Algorithm::Exchange, 2, 1, Protocol::Ll), Kernels::Direct),
+        (all_reduce(Algorithm::Ring, 2, 1, Protocol::Simple), Kernels::Any),
+        (Algorithm::TwoShot.flat(&Collective::AllReduce, 2, 1).unwrap(), Kernels::Any),
+        (Algorithm::TwoShot.flat(&Collective::AllReduce, 2, 1).unwrap(), Kernels::Direct),
     ] {
-        let name = plan.name.clone();
-        let job = Job::new(plan, false);
+        let name = format!("{} {kernels:?}", plan.name);
+        let job = Job::new(plan, kernels);
         let timeout = Duration::from_millis(50);
         job.run(&[(0, 7)], timeout, 0);
         assert_eq!(job.failure(0), Some((TimedOut, 1)), "{name}");
@@ -187,7 +210,7 @@ fn a_missing_rank_ends_this_call_and_all_later_ones() {
 #[test]
 fn the_missing_rank_is_named_where_several_fail() {
     for seed in 0..40 {
-        let job = Job::new(all_reduce(Algorithm::Exchange, 3, 1, Protocol::Ll), false);
+        let job = Job::new(all_reduce(Algorithm::Exchange, 3, 1, Protocol::Ll), kernels_of(seed));
         job.run(&[(0, 7), (1, 7)], Duration::from_millis(1), seed);
         let reasons = [0, 1].map(|rank| job.failure(rank));
         assert!(reasons.contains(&Some((TimedOut, 2))) && !reasons.contains(&None), "{reasons:?}");
@@ -196,13 +219,15 @@ fn the_missing_rank_is_named_where_several_fail() {
 
 #[test]
 fn ranks_in_different_calls_are_told_apart() {
-    for plan in [
-        all_reduce(Algorithm::Exchange, 2, 1, Protocol::Ll),
-        all_reduce(Algorithm::Ring, 2, 1, Protocol::Simple),
-        Algorithm::TwoShot.flat(&Collective::AllReduce, 2, 1).unwrap(),
+    for (plan, kernels) in [
+        (all_reduce(Algorithm::Exchange, 2, 1, Protocol::Ll), Kernels::Any),
+        (all_reduce(Algorithm::Exchange, 2, 1, Protocol::Ll), Kernels::Direct),
+        (all_reduce(Algorithm::Ring, 2, 1, Protocol::Simple), Kernels::Any),
+        (Algorithm::TwoShot.flat(&Collective::AllReduce, 2, 1).unwrap(), Kernels::Any),
+        (Algorithm::TwoShot.flat(&Collective::AllReduce, 2, 1).unwrap(), Kernels::Direct),
     ] {
-        let name = plan.name.clone();
-        let job = Job::new(plan, false);
+        let name = format!("{} {kernels:?}", plan.name);
+        let job = Job::new(plan, kernels);
         job.run(&[(0, 7), (1, 8)], Duration::from_millis(50), 2);
         let failures = [0, 1].map(|rank| job.failure(rank).map(|(kind, _)| kind));
         assert!(failures.contains(&Some(Differs)) && !failures.contains(&None), "{name}: {failures:?}");
@@ -215,7 +240,7 @@ fn packets_of_another_call_are_not_sent_on() {
     for seed in 0..20 {
         let plan =
             Algorithm::Chain.flat_with(&Collective::Broadcast { root: 0 }, 3, 1, Protocol::Ll).unwrap();
-        let job = Job::new(plan, seed % 2 == 0);
+        let job = Job::new(plan, kernels_of(seed));
         job.run(&[(0, 7), (1, 8), (2, 8)], Duration::from_millis(5), seed);
         assert_eq!(job.report(1).unwrap().kind, Differs, "seed {seed}");
         assert!(job.failure(2).is_some(), "seed {seed}");
@@ -227,7 +252,7 @@ fn packets_of_another_call_are_not_sent_on() {
 #[test]
 fn calls_behind_a_failed_one_announce_nothing() {
     let plan = Algorithm::OneShot.flat(&Collective::Scatter { root: 0 }, 3, 1).unwrap();
-    let job = Job::new(plan, false);
+    let job = Job::new(plan, Kernels::Any);
     job.run(&[(0, 7), (0, 7)], Duration::from_millis(5), 0);
     assert_eq!(job.report(0).unwrap().kind, TimedOut);
     job.run(&[(1, 7)], Duration::from_millis(5), 0);
@@ -237,14 +262,16 @@ fn calls_behind_a_failed_one_announce_nothing() {
 
 #[test]
 fn an_abort_ends_a_call_that_waits() {
-    let job = Job::new(all_reduce(Algorithm::Exchange, 2, 1, Protocol::Ll), false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| job.run(&[(0, 7)], Duration::from_secs(1_000_000), 0));
-        std::thread::sleep(Duration::from_millis(20));
-        job.presence.iter().for_each(|word| word.store(ABORTED_BY + 1, Ordering::Release));
-    });
-    assert_eq!((job.failure(0), job.failure(1)), (Some((Aborted, 1)), None));
-    assert_eq!(job.report(0).unwrap().blamed().1, Some(1));
+    for kernels in [Kernels::Any, Kernels::Direct] {
+        let job = Job::new(all_reduce(Algorithm::Exchange, 2, 1, Protocol::Ll), kernels);
+        std::thread::scope(|scope| {
+            scope.spawn(|| job.run(&[(0, 7)], Duration::from_secs(1_000_000), 0));
+            std::thread::sleep(Duration::from_millis(20));
+            job.presence.iter().for_each(|word| word.store(ABORTED_BY + 1, Ordering::Release));
+        });
+        assert_eq!((job.failure(0), job.failure(1)), (Some((Aborted, 1)), None));
+        assert_eq!(job.report(0).unwrap().blamed().1, Some(1));
+    }
 }
 
 #[test]
@@ -255,8 +282,8 @@ fn a_rank_that_is_gone_ends_calls_that_wait_for_it_and_is_named() {
         Algorithm::TwoShot.flat(&Collective::AllReduce, 3, 1).unwrap(),
     ] {
         let name = plan.name.clone();
-        for (seed, state) in [(0, LEFT), (1, DIED)] {
-            let job = Job::new(plan.clone(), seed % 2 == 0);
+        for (seed, state) in [(0, LEFT), (1, DIED), (2, LEFT)] {
+            let job = Job::new(plan.clone(), kernels_of(seed));
             job.presence[2].store(state, Ordering::Release);
             job.run(&[(0, 7), (1, 7)], Duration::from_secs(1_000_000), seed);
             let reasons = [0, 1].map(|rank| job.failure(rank).unwrap());
@@ -272,7 +299,7 @@ fn what_a_rank_sent_before_it_left_is_received() {
     for seed in 0..10 {
         let plan =
             Algorithm::Linear.flat_with(&Collective::Broadcast { root: 0 }, 3, 1, Protocol::Ll).unwrap();
-        let job = Job::new(plan, seed % 2 == 0);
+        let job = Job::new(plan, kernels_of(seed));
         job.run(&[(0, 7)], Duration::from_secs(1), seed);
         job.presence[0].store(LEFT, Ordering::Release);
         job.run(&[(1, 7), (2, 7)], Duration::from_secs(1), seed);

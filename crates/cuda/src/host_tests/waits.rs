@@ -11,7 +11,7 @@ use weftlink_recorder::recorder::{Owner, Record};
 use weftlink_recorder::why::explain;
 use weftlink_testkit::processes::this_program;
 
-use super::faults::{COUNT, Job, all_reduce};
+use super::faults::{COUNT, Job, Kernels, all_reduce};
 use crate::call::Key;
 use crate::calls::Calls;
 
@@ -39,7 +39,7 @@ fn hang(plan: &Verified, job: u64, calls: u32) {
             number = if call == 0 { this } else { number };
         }
     }
-    let kernels = Job::numbered(plan, false, job);
+    let kernels = Job::numbered(plan, Kernels::Any, job);
     std::thread::spawn(|| {
         std::thread::sleep(LIFETIME);
         std::process::exit(1);

@@ -1,6 +1,7 @@
 //! Programs whose kernel needs no records but for addresses and lengths: one lane, all messages are packets, and a tile sends no more
 //! of them than a FIFO has slots. A call of one tile then waits for credit once, and moves packets step by step (`device/direct.h`).
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::sequences::Shape;
@@ -59,29 +60,34 @@ struct Packets {
 }
 
 impl Direct {
-    /// The constants of a program with these FIFO ends and these steps in its only lane, if it has this form.
+    /// The constants of a program with these FIFO ends and these steps in its only lane, if it has this form. `is_preserved`: steps that read
+    /// the input read what the user has stored, also where outputs replace it.
     pub(super) fn of(
         ranks: u32,
         fifos: &[records::Fifo],
         fifos_at: usize,
         steps: &[Draft],
         steps_at: usize,
+        is_preserved: bool,
     ) -> Option<Direct> {
         let &records::Fifo { per_tile, slot_mask, slot_bytes, slice_stride, .. } = fifos.first()?;
         let are_alike = fifos.iter().all(|fifo| {
             (fifo.per_tile, fifo.slot_mask, fifo.slot_bytes, fifo.slice_stride)
                 == (per_tile, slot_mask, slot_bytes, slice_stride)
         });
-        if !are_alike || steps.len() > STEPS_MAX {
+        if !are_alike || steps.len() > STEPS_MAX || !has_ordered_posts(steps) {
             return None;
         }
         let credit = Credit::of(steps)?;
         let first = steps.first()?;
         let preloads = matches!(&*first.inputs, [records::Operand { kind: records::INPUT, .. }]);
+        let is_ready = |draft: &Draft| {
+            (is_preserved || draft.step.ordinal == first.step.ordinal) && has_inputs_of(draft, first)
+        };
         let mut at = steps_at;
         let mut place = |draft: &Draft| {
             let mut step = Step::of(draft, at);
-            step.iter_mut().for_each(|step| step.is_ready = preloads && has_inputs_of(draft, first));
+            step.iter_mut().for_each(|step| step.is_ready = preloads && is_ready(draft));
             at += usize::from(draft.step.bytes);
             step
         };
@@ -160,6 +166,13 @@ impl Step {
             outputs: outputs?,
         })
     }
+}
+
+/// Whether one thread posts to each word: threads take the posts of each step by their order.
+fn has_ordered_posts(steps: &[Draft]) -> bool {
+    let mut thread_of = BTreeMap::new();
+    let posts = steps.iter().flat_map(|draft| draft.posts.iter().enumerate());
+    posts.into_iter().all(|(thread, post)| *thread_of.entry(post.word).or_insert(thread) == thread)
 }
 
 /// Whether the inputs of a step that are in buffers are those of another.

@@ -19,8 +19,6 @@ pub struct Collectives {
     communicator: Communicator,
     ranks: u32,
     plans: HashMap<(Collective, Choice), LoadedPlan>,
-    /// All plans, those of the caller too.
-    loaded: Vec<LoadedPlan>,
 }
 
 /// A plan that calls can run.
@@ -46,7 +44,7 @@ impl Collectives {
     pub fn new(group: Bootstrap, device: &Device, timeout: Duration) -> Result<Collectives, Error> {
         let ranks = group.size() as u32;
         let communicator = Communicator::new(group, device, timeout)?;
-        Ok(Collectives { communicator, ranks, plans: HashMap::new(), loaded: Vec::new() })
+        Ok(Collectives { communicator, ranks, plans: HashMap::new() })
     }
 
     /// This rank.
@@ -127,14 +125,7 @@ impl Collectives {
     pub fn load(&mut self, plan: Verified) -> Result<LoadedPlan, Error> {
         let (name, aliasing, collective) =
             (plan.name.clone(), plan.aliasing.clone(), plan.collective.clone());
-        let loaded = LoadedPlan { id: self.communicator.load(plan)?, collective, name, aliasing };
-        self.loaded.push(loaded.clone());
-        Ok(loaded)
-    }
-
-    /// The plans that it has loaded, in that order.
-    pub(crate) fn loaded(&self) -> &[LoadedPlan] {
-        &self.loaded
+        Ok(LoadedPlan { id: self.communicator.load(plan)?, collective, name, aliasing })
     }
 
     /// The plan of calls of this size, loaded at first use. All ranks call it with the same arguments: loading waits for all of them.

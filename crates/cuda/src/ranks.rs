@@ -39,6 +39,8 @@ pub struct Ranks {
 struct Rank {
     /// Dropped first: it waits for all kernels.
     collectives: Collectives,
+    /// Those that were asked for, in the same order on all ranks.
+    plans: Vec<LoadedPlan>,
     stream: Stream,
     /// Joins its stream with that of rank 0.
     joined: Event,
@@ -104,6 +106,7 @@ impl Ranks {
                     DeviceMemory::new(&context, buffer_bytes[1].max(1))?,
                 ],
                 collectives,
+                plans: Vec::new(),
             })
         })?;
         let timed = [Event::with_timing(&context)?, Event::with_timing(&context)?];
@@ -122,12 +125,12 @@ impl Ranks {
         count: usize,
         data_type: DataType,
     ) -> Result<LoadedPlan, Error> {
-        self.first_of_all(|rank| rank.collectives.plan_of(collective, count, data_type))
+        self.loaded_by_all(|collectives| collectives.plan_of(collective, count, data_type))
     }
 
     /// Loads a plan.
     pub fn load(&mut self, plan: &Verified) -> Result<LoadedPlan, Error> {
-        self.first_of_all(|rank| rank.collectives.load(plan.clone()))
+        self.loaded_by_all(|collectives| collectives.load(plan.clone()))
     }
 
     /// Compiles what calls need. Ranks begin with different ones, so that they compile different kernels at the same time and find the
@@ -277,17 +280,23 @@ impl Ranks {
 
     /// The number of a plan, which is that of the first rank: all ranks load the same plans in the same order.
     fn number_of(&self, plan: &LoadedPlan) -> Result<usize, Error> {
-        self.ranks[0].collectives.loaded().iter().position(|loaded| loaded == plan).ok_or_else(|| {
+        self.ranks[0].plans.iter().position(|loaded| loaded == plan).ok_or_else(|| {
             let (attempt, why) = (format!("run {}", plan.name), "other ranks have loaded it".to_owned());
             Error::Misuse { attempt, why }
         })
     }
 
-    fn first_of_all<T: Send>(
+    fn loaded_by_all(
         &mut self,
-        work: impl Fn(&mut Rank) -> Result<T, Error> + Sync,
-    ) -> Result<T, Error> {
-        let all = in_parallel(self.ranks.iter_mut().collect(), |rank: &mut Rank| work(rank))?;
+        load: impl Fn(&mut Collectives) -> Result<LoadedPlan, Error> + Sync,
+    ) -> Result<LoadedPlan, Error> {
+        let all = in_parallel(self.ranks.iter_mut().collect(), |rank: &mut Rank| {
+            let loaded = load(&mut rank.collectives)?;
+            if !rank.plans.contains(&loaded) {
+                rank.plans.push(loaded.clone());
+            }
+            Ok(loaded)
+        })?;
         all.into_iter().next().ok_or_else(|| Error::Group { why: "there are no ranks".to_owned() })
     }
 }
@@ -295,20 +304,20 @@ impl Ranks {
 impl Rank {
     fn prepare(&mut self, call: &Call, plan: usize) -> Result<(), Error> {
         let buffers = self.buffers_of(call)?;
-        let plan = self.collectives.loaded()[plan].clone();
-        self.collectives.prepare_call(&plan, buffers, call.count, call.data_type, call.reduction)
+        self.collectives.prepare_call(&self.plans[plan], buffers, call.count, call.data_type, call.reduction)
     }
 
     fn run(&mut self, call: &Call, plan: usize) -> Result<(), Error> {
         let buffers = self.buffers_of(call)?;
-        let plan = self.collectives.loaded()[plan].clone();
         let Call { count, data_type, reduction, .. } = call;
         let factor = call.factors.get(self.collectives.rank());
         let operation = factor.and_then(|factor| Operation::premultiplied_sum(factor));
         let operation = operation.unwrap_or((*reduction).into());
         // SAFETY: the buffers have all blocks of the call, as `buffers_of` checks for each rank before any of them runs, and live as long
         // as the ranks.
-        unsafe { self.collectives.run(&plan, &self.stream, buffers, *count, *data_type, operation) }
+        unsafe {
+            self.collectives.run(&self.plans[plan], &self.stream, buffers, *count, *data_type, operation)
+        }
     }
 
     /// The addresses of a call's input and output.

@@ -63,6 +63,14 @@ enum Build {
     Sanitized,
     /// As plain, with the order of steps and their shapes as constants.
     Fixed,
+    /// The same, for a thread sanitizer.
+    FixedSanitized,
+}
+
+impl Build {
+    fn is_fixed(self) -> bool {
+        matches!(self, Build::Fixed | Build::FixedSanitized)
+    }
 }
 
 struct Library {
@@ -84,11 +92,11 @@ impl Library {
     }
 
     /// The kernel of one program, as on a GPU.
-    fn fixed(program: &Program, bytes: usize, family: Family) -> &'static Library {
+    fn fixed(program: &Program, bytes: usize, family: Family, build: Build) -> &'static Library {
         let (data_type, reduction) = representative(bytes, family);
         let Program { sequences, is_in_shared, .. } = program.clone();
         let kernel = Specialisation { data_type, reduction, sequences, is_in_shared, is_one_gpu: true };
-        Box::leak(Box::new(Library::new(&kernel, Build::Fixed)))
+        Box::leak(Box::new(Library::new(&kernel, build)))
     }
 
     fn new(kernel: &Specialisation, build: Build) -> Library {
@@ -98,7 +106,7 @@ impl Library {
     /// A library with the entries of device/host.cc.
     fn of_source(source: String, build: Build) -> Library {
         let [kernel_flags, fibers_flags]: [&[&str]; 2] = match build {
-            Build::Sanitized => [&["-fsanitize=thread", "-g"], &["-DWEFT_SANITIZED"]],
+            Build::Sanitized | Build::FixedSanitized => [&["-fsanitize=thread", "-g"], &["-DWEFT_SANITIZED"]],
             // GPUs refuse accesses at other addresses, and CPUs do not.
             Build::Fixed => [&["-fsanitize=alignment", "-fno-sanitize-recover=alignment"], &[]],
             Build::Plain | Build::Traced => [&[], &[]],
@@ -200,12 +208,12 @@ impl Ranks {
         let slices = if self.plan.chunks.scratch > 0 { 2 } else { 1 + (seed % u64::from(SLICES_MAX)) as u32 };
         let slices = slices.min(self.compilers[0].arena.slices_max);
         // Blocks of a GPU have at least 32 threads; kernels with constants rely on one for each peer.
-        let threads = if self.build == Build::Fixed { 8 } else { [1, 2, 4][(seed / 3) as usize % 3] };
+        let threads = if self.build.is_fixed() { 8 } else { [1, 2, 4][(seed / 3) as usize % 3] };
         let longest = (0..case.ranks)
             .flat_map(|rank| [case.given(rank), case.gotten(rank)].concat())
             .max()
             .unwrap_or(0);
-        let is_fixed = self.build == Build::Fixed;
+        let is_fixed = self.build.is_fixed();
         let tiles = if is_fixed && self.calls.is_multiple_of(2) { 1 } else { 5 };
         let chunk_bytes = (longest * size / tiles).max(64);
         let spread = Spread { slices, threads, chunk_bytes };
@@ -263,14 +271,14 @@ impl Ranks {
         self.direct += u64::from(is_fixed && programs.iter().all(is_direct));
         let family = family_of(case);
         let library = |program: &Program| match build {
-            Build::Fixed => Library::fixed(program, size, family),
+            Build::Fixed | Build::FixedSanitized => Library::fixed(program, size, family, build),
             build => Library::of(size, family, build),
         };
         let libraries: Vec<_> = programs.iter().map(library).collect();
         let launches: Vec<_> = std::iter::zip(&libraries, std::iter::zip(&calls, &programs))
             .map(|(library, (call, program))| library.launch(call, program, threads))
             .collect();
-        if build == Build::Sanitized {
+        if matches!(build, Build::Sanitized | Build::FixedSanitized) {
             println!("{case}, {spread:?}, seed {seed}");
         }
         // SAFETY: the calls have all that kernels read, and every address in them is valid until the end of this function.
@@ -395,13 +403,13 @@ collectives! {
 }
 
 /// Runs the first cases of a collective with packets and kernels of their own that fulfil a condition. Returns how many calls ran directly.
-fn run_fixed(collective: &str, number: usize, is_one: impl Fn(&Case) -> bool) -> u64 {
+fn run_fixed(collective: &str, build: Build, number: usize, is_one: impl Fn(&Case) -> bool) -> u64 {
     let has_packets = |case: &Case| matches!(case.by, By::Algorithm { packets: true, .. });
     let cases = (0..).zip(cases_of(collective)).filter_map(|(number, case)| Some((number, adapted(case)?)));
     let chosen: Vec<_> = cases.filter(|(_, case)| has_packets(case) && is_one(case)).take(number).collect();
     assert!(!chosen.is_empty(), "{collective}");
     let run = |(number, case): (u64, Case)| {
-        let mut ranks = Ranks::new(&verify(case.plan().unwrap().unwrap()).unwrap(), Build::Fixed);
+        let mut ranks = Ranks::new(&verify(case.plan().unwrap().unwrap()).unwrap(), build);
         let count = (0..6).filter(|_| ranks.run(&case, number)).count();
         assert!(count == 6, "{case}: {count} calls");
         ranks.direct
@@ -420,7 +428,7 @@ fn kernels_with_fixed_shapes_pass_cases_with_packets() {
         ("all-reduce", Family::Scaling),
     ] {
         let is_short = |case: &Case| case.ranks == 3 && matches!(case.counts, Counts::Even(64..));
-        run_fixed(collective, 1, |case| is_short(case) && family_of(case) == family);
+        run_fixed(collective, Build::Fixed, 1, |case| is_short(case) && family_of(case) == family);
     }
 }
 
@@ -434,7 +442,7 @@ fn small_calls_of_small_types_pass() {
         };
         let is_exchange =
             |case: &Case| matches!(case.by, By::Algorithm { algorithm: Algorithm::Exchange, .. });
-        run_fixed(collective, 2, |case| is_odd(case) && is_exchange(case));
+        run_fixed(collective, Build::Fixed, 2, |case| is_odd(case) && is_exchange(case));
     }
 }
 
@@ -451,8 +459,9 @@ fn small_calls_run_directly() {
             |case: &Case| (2..=3).contains(&case.ranks) && matches!(case.counts, Counts::Even(..64));
         let is_exchange =
             |case: &Case| matches!(case.by, By::Algorithm { algorithm: Algorithm::Exchange, .. });
-        let direct =
-            run_fixed(collective, 3, |case| is_small(case) && is_exchange(case) && family_of(case) == family);
+        let direct = run_fixed(collective, Build::Fixed, 3, |case| {
+            is_small(case) && is_exchange(case) && family_of(case) == family
+        });
         assert!(direct >= 3, "{collective}: {direct} calls");
     }
 }
@@ -462,6 +471,14 @@ fn small_calls_run_directly() {
 #[ignore = "needs a sanitizer's library: the_device_code_has_no_data_race runs it"]
 fn sanitized() {
     COLLECTIVES.iter().for_each(|collective| run_cases(collective, Build::Sanitized, 29));
+    let is_exchange = |case: &Case| matches!(case.by, By::Algorithm { algorithm: Algorithm::Exchange, .. });
+    let is_one = |case: &Case| {
+        (2..=3).contains(&case.ranks) && is_exchange(case) && matches!(case.counts, Counts::Even(..64))
+    };
+    for collective in ["all-reduce", "all-gather"] {
+        let direct = run_fixed(collective, Build::FixedSanitized, 1, is_one);
+        assert!(direct >= 3, "{collective}: {direct} calls");
+    }
 }
 
 #[test]

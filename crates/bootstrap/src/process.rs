@@ -124,7 +124,7 @@ mod tests {
         child.kill().unwrap();
         until(|| are_threads_exiting(process.pid).then_some(()));
         child.wait().unwrap();
-        assert!(process.is_exiting(), "nobody has its number any more, or another process has");
+        assert!(process.is_exiting(), "a process id that is free or has been reused counts as exiting");
     }
 
     #[test]

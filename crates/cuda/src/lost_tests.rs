@@ -108,7 +108,7 @@ fn die() {
 /// A rank of an entry: one dies, the contexts of the others are lost, and their next call says so.
 fn enter(entry: &str, mut group: Bootstrap) {
     let mut all = group.split(Some(0), 0, TIMEOUT).unwrap().unwrap();
-    // Nobody dies, or aborts, before all are here.
+    // No rank dies or aborts before all ranks have joined.
     let mut meet = || drop(all.exchange("all ranks", Vec::new(), TIMEOUT).unwrap());
     let (is_victim, device) = (group.rank() == VICTIM, devices().unwrap().remove(0));
     let lost = match entry {
@@ -202,7 +202,7 @@ fn survive(rank: Rank) {
     let begin = Instant::now();
     let error = loop {
         match rank.synchronize() {
-            Ok(()) => assert!(begin.elapsed() < BOUND, "nobody has noticed the death"),
+            Ok(()) => assert!(begin.elapsed() < BOUND, "no call has reported the death"),
             Err(error) => break error,
         }
     };

@@ -152,6 +152,18 @@ pub(super) fn all_reduce(algorithm: Algorithm, ranks: u32, lanes: u32, protocol:
     algorithm.flat_with(&Collective::AllReduce, ranks, lanes, protocol).unwrap()
 }
 
+/// All-reduces of two ranks by packets, messages and memory.
+fn jobs_of_two() -> impl Iterator<Item = (String, Job)> {
+    let plans = [
+        (all_reduce(Algorithm::Exchange, 2, 1, Protocol::Ll), Kernels::Any),
+        (all_reduce(Algorithm::Exchange, 2, 1, Protocol::Ll), Kernels::Direct),
+        (all_reduce(Algorithm::Ring, 2, 1, Protocol::Simple), Kernels::Any),
+        (Algorithm::TwoShot.flat(&Collective::AllReduce, 2, 1).unwrap(), Kernels::Any),
+        (Algorithm::TwoShot.flat(&Collective::AllReduce, 2, 1).unwrap(), Kernels::Direct),
+    ];
+    plans.into_iter().map(|(plan, kernels)| (format!("{} {kernels:?}", plan.name), Job::new(plan, kernels)))
+}
+
 fn kernels_of(seed: u64) -> Kernels {
     [Kernels::Any, Kernels::Fixed, Kernels::Direct][seed as usize % 3]
 }
@@ -185,15 +197,7 @@ fn a_rank_that_is_a_call_ahead_does_not_stop_the_others() {
 
 #[test]
 fn a_missing_rank_ends_this_call_and_all_later_ones() {
-    for (plan, kernels) in [
-        (all_reduce(Algorithm::Exchange, 2, 1, Protocol::Ll), Kernels::Any),
-        (all_reduce(Algorithm::Exchange, 2, 1, Protocol::Ll), Kernels::Direct),
-        (all_reduce(Algorithm::Ring, 2, 1, Protocol::Simple), Kernels::Any),
-        (Algorithm::TwoShot.flat(&Collective::AllReduce, 2, 1).unwrap(), Kernels::Any),
-        (Algorithm::TwoShot.flat(&Collective::AllReduce, 2, 1).unwrap(), Kernels::Direct),
-    ] {
-        let name = format!("{} {kernels:?}", plan.name);
-        let job = Job::new(plan, kernels);
+    for (name, job) in jobs_of_two() {
         let timeout = Duration::from_millis(50);
         job.run(&[(0, 7)], timeout, 0);
         assert_eq!(job.failure(0), Some((TimedOut, 1)), "{name}");
@@ -219,15 +223,7 @@ fn the_missing_rank_is_named_where_several_fail() {
 
 #[test]
 fn ranks_in_different_calls_are_told_apart() {
-    for (plan, kernels) in [
-        (all_reduce(Algorithm::Exchange, 2, 1, Protocol::Ll), Kernels::Any),
-        (all_reduce(Algorithm::Exchange, 2, 1, Protocol::Ll), Kernels::Direct),
-        (all_reduce(Algorithm::Ring, 2, 1, Protocol::Simple), Kernels::Any),
-        (Algorithm::TwoShot.flat(&Collective::AllReduce, 2, 1).unwrap(), Kernels::Any),
-        (Algorithm::TwoShot.flat(&Collective::AllReduce, 2, 1).unwrap(), Kernels::Direct),
-    ] {
-        let name = format!("{} {kernels:?}", plan.name);
-        let job = Job::new(plan, kernels);
+    for (name, job) in jobs_of_two() {
         job.run(&[(0, 7), (1, 8)], Duration::from_millis(50), 2);
         let failures = [0, 1].map(|rank| job.failure(rank).map(|(kind, _)| kind));
         assert!(failures.contains(&Some(Differs)) && !failures.contains(&None), "{name}: {failures:?}");

@@ -37,7 +37,7 @@ fn dead_in(error: &Error) -> Option<&[usize]> {
 #[test]
 fn a_lost_context_is_the_error_of_every_later_call() {
     let watch = ContextWatch::new(words(), false, false);
-    let no_probe = || -> Result<(), Error> { panic!("nobody has died") };
+    let no_probe = || -> Result<(), Error> { panic!("no rank has died, so there is nothing to probe") };
     assert_eq!(watch.explained(failed(), no_probe), failed());
     assert_eq!(watch.explained(cuda(2), no_probe), cuda(2));
     let begin = Instant::now();

@@ -198,7 +198,7 @@ impl Job {
         }
     }
 
-    /// Ends all ranks. Nobody may panic or hang.
+    /// Ends all ranks. Fails if a rank panics or hangs.
     pub(super) fn end(mut self) -> Result<(), String> {
         for worker in &mut self.workers {
             worker.seeds = None;

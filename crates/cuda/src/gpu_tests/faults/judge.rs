@@ -125,7 +125,10 @@ mod tests {
         let elsewhere = "rank 0 aborted, or its call failed; its own error says why";
         assert!(is_right(Kind::KilledIn, &[(0, died), (1, elsewhere)]));
         assert!(!is_right(Kind::KilledIn, &[(0, died), (1, "")]), "a survivor succeeded");
-        assert!(!is_right(Kind::KilledIn, &[(0, elsewhere), (1, elsewhere)]), "nobody says why");
+        assert!(
+            !is_right(Kind::KilledIn, &[(0, elsewhere), (1, elsewhere)]),
+            "every rank blames another one's failure, so no error has the cause"
+        );
         assert!(!is_right(Kind::KilledIn, &[(0, died), (1, "rank 3 has died")]), "another rank is blamed");
         assert!(!is_right(Kind::KilledIn, &[(0, "rank 2 has left the communicator")]), "another reason");
         assert!(!is_right(Kind::KilledIn, &[(0, "cannot wait for a stream: CUDA_ERROR_ILLEGAL_ADDRESS")]));

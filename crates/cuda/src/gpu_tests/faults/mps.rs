@@ -83,7 +83,7 @@ impl Drop for Mps {
     }
 }
 
-/// Whether a process has not ended. Nobody may have waited for it.
+/// Whether a process still runs. A zombie does not.
 fn is_running(pid: Pid) -> bool {
     let stat = read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
     let state = stat.rsplit_once(") ").and_then(|(_, fields)| fields.chars().next());
@@ -110,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    /// Starts a process as its daemon, which ends when it is told to quit, and logs what it was told.
+    /// Starts a stand-in for the daemon: it logs every command, and ends at `quit`.
     const STAND_IN: &str = r#"#!/bin/sh
 if [ "$1" = -d ]; then
     [ -z "$CUDA_VISIBLE_DEVICES" ] || exit 3

@@ -25,9 +25,6 @@ pub const DEPARTURE: Duration = ms(1000);
 pub const INQUIRY: Duration = ms(500);
 /// The pause between two attempts to find that out.
 pub const INQUIRY_RETRY: Duration = ms(10);
-/// How long a process that exits may take to end after its connections have ended: the driver of a GPU destroys its context first,
-/// which took up to 1.6 s.
-pub const EXIT: Duration = ms(10_000);
 /// How long a caller that cannot write to a peer waits for the result of the inquiry.
 pub const INQUIRY_RESULT: Duration = ms(2000);
 /// How long after its parent left a rank connects to another one. Ranks mostly leave together.
@@ -90,7 +87,6 @@ macro_rules! before {
 
 before! {
     INQUIRY_RETRY < INQUIRY: "an inquiry makes more than one attempt";
-    INQUIRY < EXIT: "a process that exits has more time than one that may live";
     INQUIRY < INQUIRY_RESULT: "a caller waits until the inquiry has a result";
     INQUIRY < REPARENT: "a parent that has died is found out before a rank gives it up as its new parent";
     REPARENT_AFTER < PROBE_CHILDREN_AFTER: "children reconnect before they are missed";

@@ -4,8 +4,8 @@
 //! tree, but each part that is left has a neighbour of the dead rank, so all hear of it.
 //!
 //! *Inquiries.* A connection that fails proves nothing: the process behind it may have ended, or only the connection. The
-//! rank watches the process (`Exited`) or probes its address for [`INQUIRY`]; the outcome is `Died` or `Lost`. A process that exits
-//! closes its connections one by one, and a GPU's driver may hold it up in between; so a watched process that exits has [`EXIT`](crate::durations::EXIT).
+//! rank watches the process (`Exited`, or `ExitChecked`) or probes its address for [`INQUIRY`]; the outcome is `Died` or `Lost`. A process that exits
+//! runs none of its program any more, so it has died, although a GPU's driver may delay its end for a second.
 //!
 //! *Reparenting.* A rank that leaves in good order passes nothing on any more. Its children connect to the next rank above that
 //! is there, or else to the lowest rank that is; a rank that has no neighbour left and finds no lower rank tries the higher
@@ -59,8 +59,6 @@ struct Inquiry {
     /// Attempts that gave no answer.
     attempts: u32,
     is_watched: bool,
-    /// Whether a watched process exits, so that its end is a matter of time.
-    is_exiting: bool,
 }
 
 /// The search for a new parent.
@@ -163,26 +161,18 @@ impl<F: Clone> Group<F> {
                 self.disconnect(rank);
                 if !self.is_gone(rank) && !self.inquiries.contains_key(&rank) {
                     let until = now + INQUIRY;
-                    self.inquiries
-                        .insert(rank, Inquiry { until, attempts: 0, is_watched, is_exiting: false });
-                    match is_watched {
-                        true => self.timers.push((now + INQUIRY, Timer::Inquiry(rank))),
-                        false => actions.push(Action::Probe(rank)),
-                    }
+                    self.inquiries.insert(rank, Inquiry { until, attempts: 0, is_watched });
+                    actions.push(match is_watched {
+                        true => Action::CheckExit(rank),
+                        false => Action::Probe(rank),
+                    });
                 }
             }
             Input::Corrupt { rank, what } => {
                 self.disconnect(rank);
                 self.lose(rank, what, now, &mut actions);
             }
-            Input::Exited(rank) => {
-                self.disconnect(rank);
-                self.inquiries.remove(&rank);
-                match mutant!("dead-count-as-lost") {
-                    true => self.lose(rank, WAS_LOST.to_owned(), now, &mut actions),
-                    false => self.die(rank, now, &mut actions),
-                }
-            }
+            Input::Exited(rank) => self.exited(rank, now, &mut actions),
             Input::ExitChecked { rank, is_exiting } => self.exit_checked(rank, is_exiting, now, &mut actions),
             Input::Probed(rank, outcome) => self.probed(rank, outcome, now, &mut actions),
             Input::NotReparented { rank, why, gone } => {
@@ -409,12 +399,6 @@ impl<F: Clone> Group<F> {
         for (_, timer) in due {
             match timer {
                 Timer::Inquiry(rank) => match self.inquiries.get(&rank) {
-                    // One that began after another ended has more time.
-                    Some(inquiry) if inquiry.is_watched && now < inquiry.until => {}
-                    Some(inquiry) if inquiry.is_watched && inquiry.is_exiting => {
-                        self.inquiries.remove(&rank);
-                        self.lose(rank, WAS_LOST.to_owned(), now, actions);
-                    }
                     Some(inquiry) if inquiry.is_watched => actions.push(Action::CheckExit(rank)),
                     Some(_) => actions.push(Action::Probe(rank)),
                     None => {}

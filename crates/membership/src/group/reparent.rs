@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use super::{Action, Gone, Group, HAS_CONTINUED, INQUIRY_ATTEMPTS_MIN, Probe, Seeking, Timer, WAS_LOST};
-use crate::durations::{EXIT, INQUIRY_RETRY, PROBE_CHILDREN_AFTER, REPARENT};
+use crate::durations::{INQUIRY_RETRY, PROBE_CHILDREN_AFTER, REPARENT};
 use crate::event::Event;
 use crate::tree;
 
@@ -42,7 +42,17 @@ impl<F: Clone> Group<F> {
         }
     }
 
-    /// The process of a rank has not ended within [`INQUIRY`](crate::durations::INQUIRY) after its connection.
+    /// A process of the group has ended, or exits.
+    pub(super) fn exited(&mut self, rank: u32, now: Instant, actions: &mut Vec<Action<F>>) {
+        self.disconnect(rank);
+        self.inquiries.remove(&rank);
+        match mutant!("dead-count-as-lost") {
+            true => self.lose(rank, WAS_LOST.to_owned(), now, actions),
+            false => self.die(rank, now, actions),
+        }
+    }
+
+    /// Whether the process of a rank exits, whose connection has ended.
     pub(super) fn exit_checked(
         &mut self,
         rank: u32,
@@ -50,12 +60,11 @@ impl<F: Clone> Group<F> {
         now: Instant,
         actions: &mut Vec<Action<F>>,
     ) {
-        let Some(inquiry) = self.inquiries.get_mut(&rank).filter(|inquiry| inquiry.is_watched) else {
-            return;
-        };
+        let Some(inquiry) = self.inquiries.get(&rank).filter(|inquiry| inquiry.is_watched) else { return };
         if is_exiting {
-            (inquiry.is_exiting, inquiry.until) = (true, now + EXIT);
-            self.timers.push((now + EXIT, Timer::Inquiry(rank)));
+            self.exited(rank, now, actions);
+        } else if now < inquiry.until {
+            self.timers.push((now + INQUIRY_RETRY, Timer::Inquiry(rank)));
         } else {
             self.inquiries.remove(&rank);
             self.lose(rank, WAS_LOST.to_owned(), now, actions);

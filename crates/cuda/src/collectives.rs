@@ -154,7 +154,19 @@ impl Collectives {
         Ok(loaded)
     }
 
-    /// Compiles what a call needs, so that the call itself only launches. Waits for no other rank.
+    /// Compiles the kernel of a call, without loading it. Waits for no other rank.
+    pub fn compile_call(
+        &mut self,
+        plan: &LoadedPlan,
+        buffers: [DeviceAddress; 2],
+        count: usize,
+        data_type: DataType,
+        reduction: Reduction,
+    ) -> Result<(), Error> {
+        self.communicator.compile_call(plan.id, buffers, count, data_type, reduction)
+    }
+
+    /// Compiles and loads what a call needs, so that the call itself only launches; see [`Communicator::prepare_call`].
     pub fn prepare_call(
         &mut self,
         plan: &LoadedPlan,

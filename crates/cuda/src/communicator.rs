@@ -11,18 +11,19 @@ mod window;
 
 pub(crate) use shrink::shrunk;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::mem::ManuallyDrop;
 use std::time::Duration;
 
 use weftlink_bootstrap::Bootstrap;
-use weftlink_plan::Verified;
+use weftlink_plan::{DataType, Reduction, Verified};
 
 use crate::Error;
 use crate::call::Key;
 use crate::calls::Calls;
 use crate::driver::{Capture, Context, Device, DeviceMemory, Event, RelaxedCapture, Stream};
 use crate::kernels::{Kernel, Kernels};
+use crate::loading::Loading;
 use crate::lost::ContextWatch;
 use crate::presence::{Aborter, Presence, SHRINK};
 use crate::program::{Compiler, Program, Spread};
@@ -53,6 +54,8 @@ pub struct Communicator {
     /// Whether kernels synchronise with kernels of this process and GPU only.
     is_one_gpu: bool,
     in_process: Vec<bool>,
+    /// With the other ranks of this process, if there are any.
+    loading: Option<Loading>,
     /// Other GPUs of ranks in this process.
     peers: Vec<Device>,
     memory: Memory,
@@ -95,7 +98,12 @@ struct Loaded {
     compiler: Compiler,
     shared: Shared,
     programs: HashMap<Key, Prepared>,
+    /// Calls whose kernels the ranks of this process have loaded.
+    met: HashSet<CallKind>,
 }
+
+/// The count, type and operation of a call.
+type CallKind = (usize, DataType, Reduction);
 
 /// The stream of the last call that was not captured.
 #[derive(Debug)]
@@ -172,7 +180,7 @@ impl Communicator {
         let bytes = [compiler.arena.bytes, compiler.arena.private_bytes].map(|bytes| bytes as usize);
         let shared = self.share("arenas", bytes)?;
         let plans = &mut self.resources.plans;
-        plans.push(Loaded { compiler, shared, programs: HashMap::new() });
+        plans.push(Loaded { compiler, shared, programs: HashMap::new(), met: HashSet::new() });
         Ok(PlanId { communicator: self.number, number: plans.len() - 1 })
     }
 
@@ -304,8 +312,12 @@ impl Drop for Communicator {
     fn drop(&mut self) {
         let is_known = self.watch.lost().is_some();
         // Kernels of this rank may still run, and those of others in this process access its memory.
-        let ended =
-            self.leave().and_then(|()| self.context.synchronize().map_err(|error| self.explained(error)));
+        let left = self.leave();
+        if let Some(loading) = &self.loading {
+            // After a failure, kernels end by themselves.
+            let _ = loading.leave(self.call_timeout, || self.check_recorded());
+        }
+        let ended = left.and_then(|()| self.context.synchronize().map_err(|error| self.explained(error)));
         match ended {
             // SAFETY: it is dropped once.
             Ok(()) => unsafe { ManuallyDrop::drop(&mut self.resources) },

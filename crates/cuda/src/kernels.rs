@@ -1,4 +1,4 @@
-//! Kernels by what they are specialised for: compiled by NVRTC or read from the cache, loaded once in a communicator.
+//! Kernels by what they are specialised for: compiled by NVRTC or read from the cache, then loaded, once in a communicator.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::Error;
 use crate::cache::{self, Origin};
 use crate::driver::{Context, Function, Module};
-use crate::nvrtc::{Nvrtc, Program};
+use crate::nvrtc::{Cubin, Nvrtc, Program};
 use crate::source::Specialisation;
 use crate::window;
 
@@ -18,6 +18,7 @@ pub(crate) const THREADS_MAX: u32 = 512;
 pub(crate) struct Kernels {
     context: Context,
     nvrtc: Option<Arc<Nvrtc>>,
+    compiled: HashMap<Specialisation, Cubin>,
     loaded: HashMap<Specialisation, Kernel>,
     window: Option<WindowKernels>,
 }
@@ -37,14 +38,33 @@ pub(crate) struct Kernel {
 
 impl Kernels {
     pub(crate) fn new(context: &Context) -> Kernels {
-        Kernels { context: context.clone(), nvrtc: None, loaded: HashMap::new(), window: None }
+        Kernels {
+            context: context.clone(),
+            nvrtc: None,
+            compiled: HashMap::new(),
+            loaded: HashMap::new(),
+            window: None,
+        }
     }
 
-    /// The kernel for a specialisation. The first takes long: up to seconds if it is not in the cache.
+    /// Compiles the kernel for a specialisation, unless there is one: up to seconds if it is not in the cache. Does not use the GPU.
+    pub(crate) fn compile(&mut self, wanted: &Specialisation) -> Result<(), Error> {
+        if !self.loaded.contains_key(wanted) && !self.compiled.contains_key(wanted) {
+            let what = format!("{:?} {:?}", wanted.data_type, wanted.reduction);
+            let cubin = self.cubin(&wanted.source(), &what)?;
+            self.compiled.insert(wanted.clone(), cubin);
+        }
+        Ok(())
+    }
+
+    /// The kernel for a specialisation. The first time, this waits for all kernels of the context.
     pub(crate) fn get(&mut self, wanted: &Specialisation) -> Result<&Kernel, Error> {
         if !self.loaded.contains_key(wanted) {
-            let kernel = self.load(wanted)?;
-            self.loaded.insert(wanted.clone(), kernel);
+            self.compile(wanted)?;
+            let module = Arc::new(Module::load(&self.context, &self.compiled[wanted])?);
+            let function = module.function("weft_run")?;
+            self.compiled.remove(wanted);
+            self.loaded.insert(wanted.clone(), Kernel { function, _module: module });
         }
         Ok(&self.loaded[wanted])
     }
@@ -54,7 +74,8 @@ impl Kernels {
         let kernels = match self.window.take() {
             Some(kernels) => kernels,
             None => {
-                let module = self.module(&window::KERNELS.concat(), "windows")?;
+                let cubin = self.cubin(&window::KERNELS.concat(), "windows")?;
+                let module = Module::load(&self.context, &cubin)?;
                 let [signal, wait] = [module.function("weft_signal")?, module.function("weft_wait")?];
                 // Drivers load a function at the first use, for which they may wait for kernels.
                 signal.attributes()?;
@@ -65,14 +86,7 @@ impl Kernels {
         Ok(self.window.insert(kernels))
     }
 
-    fn load(&mut self, wanted: &Specialisation) -> Result<Kernel, Error> {
-        let what = format!("{:?} {:?}", wanted.data_type, wanted.reduction);
-        let module = Arc::new(self.module(&wanted.source(), &what)?);
-        let function = module.function("weft_run")?;
-        Ok(Kernel { function, _module: module })
-    }
-
-    fn module(&mut self, source: &str, what: &str) -> Result<Module, Error> {
+    fn cubin(&mut self, source: &str, what: &str) -> Result<Cubin, Error> {
         let device = self.context.device();
         let nvrtc = match &self.nvrtc {
             Some(nvrtc) => Arc::clone(nvrtc),
@@ -85,6 +99,6 @@ impl Kernels {
         let (cubin, origin) = cache::cubin(&nvrtc, &program)?;
         let origin = if origin == Origin::Cache { "from the cache" } else { "compiled" };
         tracing::info!(target: "weft::plan", "kernel for {what}: {origin} in {:?}", began.elapsed());
-        Module::load(&self.context, &cubin)
+        Ok(cubin)
     }
 }

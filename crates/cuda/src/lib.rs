@@ -19,6 +19,7 @@ mod gpu_tests;
 #[cfg(test)]
 mod host_tests;
 mod kernels;
+mod loading;
 mod lost;
 #[cfg(test)]
 mod lost_tests;

@@ -133,18 +133,17 @@ impl Ranks {
         self.loaded_by_all(|collectives| collectives.load(plan.clone()))
     }
 
-    /// Compiles what calls need. Ranks begin with different ones, so that they compile different kernels at the same time and find the
-    /// others' in the cache.
+    /// Compiles and loads what calls need. Ranks compile different ones first, so that they compile different kernels at the same time and
+    /// find the others' in the cache.
     pub fn prepare(&mut self, calls: &[Call]) -> Result<(), Error> {
         let ranks = self.ranks.len();
         let plans = calls.iter().map(|call| self.number_of(&call.plan)).collect::<Result<Vec<_>, _>>()?;
         let calls: Vec<_> = std::iter::zip(calls, plans).collect();
         in_parallel(self.ranks.iter_mut().enumerate().collect(), |(number, rank): (usize, &mut Rank)| {
             let first = number * calls.len() / ranks;
-            calls[first..]
-                .iter()
-                .chain(&calls[..first])
-                .try_for_each(|&(call, plan)| rank.prepare(call, plan))
+            let mut rotated = calls[first..].iter().chain(&calls[..first]);
+            rotated.try_for_each(|&(call, plan)| rank.compile(call, plan))?;
+            calls.iter().try_for_each(|&(call, plan)| rank.prepare(call, plan))
         })?;
         Ok(())
     }
@@ -302,6 +301,11 @@ impl Ranks {
 }
 
 impl Rank {
+    fn compile(&mut self, call: &Call, plan: usize) -> Result<(), Error> {
+        let buffers = self.buffers_of(call)?;
+        self.collectives.compile_call(&self.plans[plan], buffers, call.count, call.data_type, call.reduction)
+    }
+
     fn prepare(&mut self, call: &Call, plan: usize) -> Result<(), Error> {
         let buffers = self.buffers_of(call)?;
         self.collectives.prepare_call(&self.plans[plan], buffers, call.count, call.data_type, call.reduction)

@@ -10,6 +10,7 @@ use super::{Communicator, Resources};
 use crate::calls::{Calls, owner_of};
 use crate::driver::{Context, Device, Event, Stream};
 use crate::kernels::Kernels;
+use crate::loading::Loading;
 use crate::lost::ContextWatch;
 use crate::presence::Presence;
 use crate::registration::BufferRegistry;
@@ -118,9 +119,17 @@ impl Communicator {
                 peers.push(peer.clone());
             }
         }
-        let reaches = exchange(&mut group, "access to GPUs", vec![u8::from(reaches_all)], timeout)?;
+        let here: Vec<usize> = (0..all.len()).filter(|rank| in_process[*rank]).collect();
+        let first = (here[0] == group.rank() && here.len() > 1).then(|| Loading::first(&here));
+        let mut said = vec![u8::from(reaches_all)];
+        said.extend(first.as_ref().map_or(0, Loading::number).to_le_bytes());
+        let said = exchange(&mut group, "access to GPUs", said, timeout)?;
         let is_host =
-            all.iter().any(|rank| rank.wants_host_memory) || reaches.iter().any(|reaches| reaches[..] != [1]);
+            all.iter().any(|rank| rank.wants_host_memory) || said.iter().any(|said| said.first() != Some(&1));
+        let loading = match first {
+            None if here.len() > 1 => Some(found(&said[here[0]], &here, group.rank())?),
+            first => first,
+        };
         let memory = if is_host { Memory::Host } else { Memory::Device };
         // More blocks do not make the link to the host faster, and thousands of polls make it slower.
         let share = if is_host { share.min(HOST_BLOCKS_MAX) } else { share };
@@ -158,6 +167,7 @@ impl Communicator {
             ranks_on_gpu_max: all.iter().map(|rank| ranks_on(rank.gpu)).max().unwrap_or(1),
             share,
             in_process,
+            loading,
             timeout,
             call_timeout: CALL_TIMEOUT,
             resources: ManuallyDrop::new(Resources {
@@ -171,6 +181,14 @@ impl Communicator {
             context,
         })
     }
+}
+
+/// Finds the ranks of this process, by what the first of them has said.
+fn found(said: &[u8], here: &[usize], rank: usize) -> Result<Loading, Error> {
+    let number = said.get(1..).and_then(|number| number.try_into().ok()).map(u64::from_le_bytes);
+    let place = here.iter().position(|other| *other == rank);
+    let found = number.zip(place).and_then(|(number, place)| Loading::joining(number, place));
+    found.ok_or_else(|| Error::Group { why: format!("rank {} of this process has left", here[0]) })
 }
 
 #[cfg(test)]

@@ -1,13 +1,15 @@
 //! What a call needs before it can be launched: its program for this rank, and its kernel.
 
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+
 use weftlink_plan::{DataType, Reduction, Shape};
 
-use super::{Communicator, PlanId, Prepared};
+use super::{CallKind, Communicator, Loaded, PlanId, Prepared};
 use crate::Error;
 use crate::call::Key;
 use crate::driver::{DeviceAddress, DeviceBuffer, DeviceMemory, RelaxedCapture};
 use crate::kernels::THREADS_MAX;
-use crate::program::{Compiler, Spread};
+use crate::program::{Compiler, Program, Spread};
 use crate::reports::REPORTS_MAX;
 use crate::source::Specialisation;
 
@@ -17,7 +19,9 @@ const TILE_BYTES: usize = 256 << 20;
 const PROGRAMS_MAX: usize = 1024;
 
 impl Communicator {
-    /// Compiles what a call needs, so that the call itself only launches.
+    /// Compiles and loads what a call needs, so that the call itself only launches. The first time, this waits for the other ranks of
+    /// this process, which prepare the same call before or in their own: they load kernels together, because loading one waits for all kernels
+    /// of the GPU.
     pub fn prepare_call(
         &mut self,
         plan: PlanId,
@@ -26,7 +30,36 @@ impl Communicator {
         data_type: DataType,
         reduction: Reduction,
     ) -> Result<Key, Error> {
-        let rank = self.rank() as u32;
+        let key = self.key_of(plan, buffers, count, data_type, reduction)?;
+        let Loaded { programs, met, .. } = &self.resources.plans[plan.number];
+        let meets = self.loading.is_some() && !met.contains(&kind_of(&key));
+        if meets || !programs.contains_key(&key) {
+            self.prepare(plan, &key, meets).map_err(|error| self.explained(error))?;
+        }
+        Ok(key)
+    }
+
+    /// Compiles the kernel of a call, without loading it. Waits for no other rank.
+    pub fn compile_call(
+        &mut self,
+        plan: PlanId,
+        buffers: [DeviceAddress; 2],
+        count: usize,
+        data_type: DataType,
+        reduction: Reduction,
+    ) -> Result<(), Error> {
+        let key = self.key_of(plan, buffers, count, data_type, reduction)?;
+        self.draft(plan, &key).map(|_| ())
+    }
+
+    fn key_of(
+        &self,
+        plan: PlanId,
+        buffers: [DeviceAddress; 2],
+        count: usize,
+        data_type: DataType,
+        reduction: Reduction,
+    ) -> Result<Key, Error> {
         let loaded = match self.resources.plans.get(plan.number) {
             Some(loaded) if plan.communicator == self.number => loaded,
             _ => {
@@ -35,33 +68,51 @@ impl Communicator {
             }
         };
         let checked = loaded.compiler.plan();
-        let key = Key::new(checked, rank, buffers, count, data_type, reduction)
-            .map_err(|why| Error::Misuse { attempt: format!("run the plan {:?}", checked.name), why })?;
-        if !loaded.programs.contains_key(&key) {
-            let prepared = self.prepare(plan, &key).map_err(|error| self.explained(error))?;
-            let programs = &mut self.resources.plans[plan.number].programs;
-            if programs.len() >= PROGRAMS_MAX {
-                // Calls in flight and graphs may use programs in device memory.
-                programs.retain(|_, prepared| prepared.in_memory.is_some());
-            }
-            programs.insert(key.clone(), prepared);
-        }
-        Ok(key)
+        Key::new(checked, self.rank() as u32, buffers, count, data_type, reduction)
+            .map_err(|why| Error::Misuse { attempt: format!("run the plan {:?}", checked.name), why })
     }
 
-    fn prepare(&mut self, plan: PlanId, key: &Key) -> Result<Prepared, Error> {
+    /// Prepares a call. `meets`: with the other ranks of this process.
+    fn prepare(&mut self, plan: PlanId, key: &Key, meets: bool) -> Result<(), Error> {
         // Memory may be allocated while another thread captures a graph.
         let _relaxed = RelaxedCapture::begin(self.context.driver())?;
+        let drafted = self.draft(plan, key)?;
+        let digest = BuildHasherDefault::<DefaultHasher>::default().hash_one((plan.number, kind_of(key)));
+        let begun = match self.loading.as_ref().filter(|_| meets) {
+            Some(loading) => Some(loading.begin(digest, self.call_timeout, || self.check_recorded())?),
+            None => None,
+        };
+        let mut prepared = self.load_kernel(drafted);
+        if let (Some(loading), Some(begun)) = (&self.loading, begun) {
+            prepared = loading.end(&begun, prepared, self.call_timeout, || self.check_recorded());
+        }
+        let Loaded { programs, met, .. } = &mut self.resources.plans[plan.number];
+        if meets {
+            // On all ranks in the same call.
+            if met.len() >= PROGRAMS_MAX {
+                met.clear();
+            }
+            met.insert(kind_of(key));
+        }
+        if programs.len() >= PROGRAMS_MAX {
+            // Calls in flight and graphs may use programs in device memory.
+            programs.retain(|_, prepared| prepared.in_memory.is_some());
+        }
+        programs.insert(key.clone(), prepared?);
+        Ok(())
+    }
+
+    /// The program of a call, whose kernel is compiled.
+    fn draft(&mut self, plan: PlanId, key: &Key) -> Result<Drafted, Error> {
         let loaded = &self.resources.plans[plan.number];
         let compiler = &loaded.compiler;
         let spread = self.spread(compiler, key);
         let shape = shape_of(key);
         let checked = compiler.check(key.reduction);
         let compiled = checked.and_then(|()| compiler.compile(&shape, spread, &loaded.shared.arenas));
-        let program = compiled.map_err(|why| Error::Misuse {
-            attempt: format!("run {}", compiler.plan().name),
-            why: why.to_string(),
-        })?;
+        let name = compiler.plan().name.clone();
+        let program =
+            compiled.map_err(|why| Error::Misuse { attempt: format!("run {name}"), why: why.to_string() })?;
         let specialisation = Specialisation {
             data_type: key.data_type,
             reduction: key.reduction,
@@ -69,7 +120,12 @@ impl Communicator {
             is_in_shared: program.is_in_shared,
             is_one_gpu: self.is_one_gpu,
         };
-        let name = compiler.plan().name.clone();
+        self.resources.kernels.compile(&specialisation)?;
+        Ok(Drafted { name, program, spread, specialisation })
+    }
+
+    fn load_kernel(&mut self, drafted: Drafted) -> Result<Prepared, Error> {
+        let Drafted { name, program, spread, specialisation } = drafted;
         let kernel = self.resources.kernels.get(&specialisation)?.clone();
         let blocks = (program.header.lanes * program.header.slices) as usize;
         let per_multiprocessor = kernel.function.blocks_per_multiprocessor(spread.threads, 0)?;
@@ -118,6 +174,19 @@ impl Communicator {
         let blocks = loaded.compiler.blocks(&shape, *spread, program.header.unit_elements as usize);
         blocks.map_or_else(|why| panic!("{why}"), |blocks| blocks.cut(length))
     }
+}
+
+/// The program of a call, and what its kernel is specialised for.
+struct Drafted {
+    name: String,
+    program: Program,
+    spread: Spread,
+    specialisation: Specialisation,
+}
+
+/// What the kernels of a call depend on, on all ranks alike.
+fn kind_of(key: &Key) -> CallKind {
+    (key.count, key.data_type, key.reduction)
 }
 
 fn shape_of(key: &Key) -> Shape {

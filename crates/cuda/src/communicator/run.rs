@@ -133,6 +133,9 @@ impl Communicator {
         // memory lives until it is dropped.
         unsafe { prepared.kernel.function.launch(stream, launch, Parameters::Buffer(&call)) }?;
         self.calls.enqueued(is_captured);
+        if let Some(loading) = &self.loading {
+            loading.launched();
+        }
         if let Some(staged) = &staged {
             // SAFETY: as the caller promises.
             unsafe { staged.copy_out(stream) }?;

@@ -85,8 +85,6 @@ impl Communicator {
         };
         // A thread may capture a graph.
         let _relaxed = RelaxedCapture::begin(self.context.driver())?;
-        // Loaded before a kernel waits: loading may wait for kernels.
-        self.resources.kernels.window()?;
         let own =
             Wish { bytes: bytes as u64, is_multicast, has_multicast: self.context.device().has_multicast };
         let all = exchange(&mut self.group, "windows", own.to_bytes(), self.timeout)?;
@@ -95,6 +93,8 @@ impl Communicator {
                 return misuse(why);
             }
         }
+        // Loading waits for kernels: all ranks have launched their calls, and launch no more before all have shared memory.
+        self.resources.kernels.window()?;
         let shared = self.share("windows", layout.sizes())?;
         let number = self.windows;
         self.windows += 1;

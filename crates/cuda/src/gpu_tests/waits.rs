@@ -24,6 +24,11 @@ fn hang() {
     let bytes = count * size_of::<f32>();
     let buffers: Vec<_> =
         (0..2).map(|_| [0; 2].map(|_| DeviceMemory::new(&context, bytes).unwrap())).collect();
+    let all = ranks.comms.iter_mut().zip(&plans).zip(&buffers).collect();
+    together(all, |((comm, &plan), buffers)| {
+        let addresses = buffers.each_ref().map(DeviceBuffer::address);
+        comm.prepare_call(plan, addresses, count, DataType::F32, Reduction::Sum).unwrap();
+    });
     let mut run = |rank: usize| {
         let addresses = buffers[rank].each_ref().map(DeviceBuffer::address);
         let (comm, stream) = (&mut ranks.comms[rank], &ranks.streams[rank]);

@@ -36,6 +36,7 @@ impl Communicator {
         };
         let checked = loaded.compiler.plan();
         let key = Key::new(checked, rank, buffers, count, data_type, reduction)
+            .and_then(|key| self.switched(plan, buffers, &key).map(|_| key))
             .map_err(|why| Error::Misuse { attempt: format!("run the plan {:?}", checked.name), why })?;
         if !loaded.programs.contains_key(&key) {
             let prepared = self.prepare(plan, &key).map_err(|error| self.explained(error))?;
@@ -56,7 +57,7 @@ impl Communicator {
         let compiler = &loaded.compiler;
         let spread = self.spread(compiler, key);
         let shape = shape_of(key);
-        let checked = compiler.check(key.reduction);
+        let checked = compiler.check(key.data_type, key.reduction);
         let compiled = checked.and_then(|()| compiler.compile(&shape, spread, &loaded.shared.arenas));
         let program = compiled.map_err(|why| Error::Misuse {
             attempt: format!("run {}", compiler.plan().name),

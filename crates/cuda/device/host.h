@@ -65,26 +65,43 @@ constexpr u32 THREADS_MIN = 1;
 inline Words load_streamed(const Words* from) { return *from; }
 inline void store_streamed(Words* to, Words words) { *to = words; }
 
-// A multicast address is one of the first rank's memory. A test sets where the memory of all ranks is.
+// A multicast address is one of the first rank's memory. A test sets where the memory of all ranks is, window by window. Sums are in the
+// order of the ranks.
 inline thread_local std::atomic<const u64*> multicast_table;
-inline thread_local std::atomic<u32> multicast_ranks;
+inline thread_local std::atomic<u32> multicast_windows, multicast_ranks;
 inline u8* multicast_place(const void* address, u32 rank) {
-    const u64* table = multicast_table.load(std::memory_order_relaxed);
-    return (u8*)address + (table[rank] - table[0]);
+    const u32 ranks = multicast_ranks.load(std::memory_order_relaxed);
+    const u64* first = multicast_table.load(std::memory_order_relaxed);
+    const u64* window = first;
+    // The window that begins last before the address.
+    for (const u64* next = first; next < first + ranks * multicast_windows.load(std::memory_order_relaxed); next += ranks)
+        if ((u64)address - *next < (u64)address - *window) window = next;
+    return (u8*)address + (window[rank] - window[0]);
 }
 inline void fence_alias() {}
 inline Words multicast_sum_f32(const Words* from) {
-    float sums[4] = {};
+    float sums[4];
     for (u32 rank = 0; rank < multicast_ranks.load(std::memory_order_relaxed); rank++) {
         const Words words = *(const Words*)multicast_place(from, rank);
         float values[4];
         std::memcpy(values, &words, sizeof values);
-        for (u32 i = 0; i < 4; i++) sums[i] += values[i];
+        for (u32 i = 0; i < 4; i++) sums[i] = rank == 0 ? values[i] : sums[i] + values[i];
     }
     Words words;
     std::memcpy(&words, sums, sizeof words);
     return words;
 }
+#ifndef WEFT_WINDOW
+template <class Type> inline Words multicast_sum_of(const Words* from) {
+    using Sums = Pack<Type, Sum>;
+    typename Sums::Partial partial = Sums::start(*(const Words*)multicast_place(from, 0));
+    for (u32 rank = 1; rank < multicast_ranks.load(std::memory_order_relaxed); rank++)
+        partial = Sums::next(partial, *(const Words*)multicast_place(from, rank));
+    return Sums::end(partial);
+}
+inline Words multicast_sum_f16(const Words* from) { return multicast_sum_of<F16>(from); }
+inline Words multicast_sum_bf16(const Words* from) { return multicast_sum_of<Bf16>(from); }
+#endif
 inline void multicast_store(Words* to, Words words) {
     for (u32 rank = 0; rank < multicast_ranks.load(std::memory_order_relaxed); rank++) *(Words*)multicast_place(to, rank) = words;
 }

@@ -15,6 +15,7 @@ enum OperandKind : u8 {
     SCRATCH, // An address.
     MESSAGE, // Message `number` of its tile in FIFO end `index`.
     PACKET,  // The same, where each 4 bytes carry a flag of 4 bytes.
+    SWITCH,  // Bytes from the start of the input (`index` 0) or the output (1) of all ranks, through a switch: a load returns sums, a store goes to all.
 };
 struct Operand {
     u8 kind;
@@ -50,6 +51,7 @@ enum StepFlags : u32 {
     FINISHES = 8, // Its result is the final one of a reduction, to be divided by the ranks if it is an average.
     RELAXED = 16, // Its posts release nothing but packets, which have been read when their flags have.
     FINISHES_FIRST = 32, // The result is the final one for the first output only: others continue a scan with it.
+    BY_SWITCH = 64, // Its one input, its one output or both are the memory of all ranks.
 };
 // Polls (those for entries first), inputs, outputs and posts follow.
 struct Step {
@@ -70,7 +72,7 @@ struct Fifo {
     u32 peer;
 };
 
-// This rank's buffers, as a peer addresses them.
+// This rank's buffers, as a peer addresses them; in place of the rank itself, as it addresses those of all ranks through a switch.
 struct View {
     u64 input, output;
 };

@@ -40,7 +40,11 @@ template <u32 ENTRIES, u32 POLLS, u32 INPUTS, u32 OUTPUTS, u32 POSTS, u64 IN, u6
 struct AnyShape {
     static constexpr bool IS_FIXED = false;
     static constexpr u32 FIXED_INPUTS = 0, FIXED_OUTPUTS = 0;
+#ifdef WEFT_SWITCH
+    static constexpr bool FIXED_MESSAGES = false, HAS_HEADS = false; // Plans with a switch send no messages.
+#else
     static constexpr bool FIXED_MESSAGES = false, HAS_HEADS = true;
+#endif
     const Step& step;
     WEFT_DEVICE AnyShape(const Step& step) : step(step) {}
     WEFT_DEVICE u32 entries() const { return step.entries; }
@@ -89,6 +93,14 @@ WEFT_DEVICE Slot slot_of(const Block& block, const Operand& operand) {
 
 WEFT_DEVICE u32 unit_bytes(const Block& block) { return block.header().unit_elements * (u32)sizeof(Element); }
 
+#ifdef WEFT_SWITCH
+// Where the input or the output of all ranks begins, as the switch addresses them.
+WEFT_DEVICE u64 multicast_base(const Block& block, u32 index) {
+    const View& view = ((const View*)block.call.rest)[block.header().rank];
+    return index == 0 ? view.input : view.output;
+}
+#endif
+
 // The first unit of an operand that is no packet.
 WEFT_DEVICE Span span_of(const Block& block, u32 kind, const Operand& operand) {
     const CallHeader& call = block.header();
@@ -96,6 +108,9 @@ WEFT_DEVICE Span span_of(const Block& block, u32 kind, const Operand& operand) {
     u64 first = operand.offset + (u64)block.slice * unit_bytes(block);
     if (kind == INPUT) first += call.input;
     else if (kind == OUTPUT) first += call.output;
+#ifdef WEFT_SWITCH
+    else if (kind == SWITCH) first += multicast_base(block, operand.index);
+#endif
     else if (kind != SCRATCH) first += block.shared.bases[2 * operand.index + (kind == PEER_OUTPUT)];
     if (kind != SCRATCH) first += (block.tile - block.tiles) * call.tile_bytes;
     return {first, (u64)call.slices * unit_bytes(block)};

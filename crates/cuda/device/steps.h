@@ -101,6 +101,10 @@ template <class S> WEFT_DEVICE bool run_step(Block& block, u64 tile, u32 at, u32
     if (polls) {
         WEFT_EACH (i, shape.polls() - polled)
             polled + i < shape.entries() ? await_entry(block, records.poll(polled + i).rank) : await(block, records.poll(polled + i));
+#ifdef WEFT_SWITCH
+        // What peers have stored through the switch is read at other addresses.
+        fence_alias();
+#endif
     }
     // Other threads may have written the operands in the step before. A step that only waits leaves it to the next to agree.
     if (!shape.has(MOVES) && shape.posts() == 0) block.waited = true;
@@ -121,6 +125,10 @@ template <class S> WEFT_DEVICE bool run_step(Block& block, u64 tile, u32 at, u32
 #endif
         if constexpr (S::HAS_HEADS) send_heads(block, records);
         bool has_checked = false;
+#ifdef WEFT_SWITCH
+        if (shape.has(BY_SWITCH)) move_switched(block, records, part);
+        else
+#endif
         if (shape.has(PACKETS)) has_checked = Packets<S>{block, records, part, {}, {}}.move();
         else move_spans(block, records, part);
         if (S::HAS_HEADS && shape.posts() > 0) is_due = check_heads(block, records, has_checked);

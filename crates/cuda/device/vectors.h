@@ -86,9 +86,16 @@ WEFT_COLD void move_any(Part part, const Span* in, u32 inputs, const Span* out, 
     }
 }
 
+// Accesses to ordinary memory. A part may end inside of a vector.
+struct Streamed {
+    static constexpr bool HAS_REST = true;
+    static WEFT_DEVICE Words load(const Words* from) { return load_streamed(from); }
+    static WEFT_DEVICE void store(Words* to, Words words) { store_streamed(to, words); }
+};
+
 // A fixed number of operands, all at multiples of 16 bytes. UNROLL units are in flight at once. Unless MESSAGES, all operands have the same
 // stride. Addresses stay in shared memory: registers are for what is in flight.
-template <u32 INPUTS, u32 OUTPUTS, bool MESSAGES> struct Vectors {
+template <u32 INPUTS, u32 OUTPUTS, bool MESSAGES, class Access> struct Vectors {
     const Span *in, *out;
     u64 offset; // Of the thread in each operand's first unit, then in its current one.
     u64 stride;
@@ -103,22 +110,22 @@ template <u32 INPUTS, u32 OUTPUTS, bool MESSAGES> struct Vectors {
         WEFT_UNROLL
         for (u32 u = 0; u < UNITS; u++) {
             WEFT_UNROLL
-            for (u32 i = 0; i < INPUTS; i++) v[u][i] = load_streamed(at(in[i], u));
+            for (u32 i = 0; i < INPUTS; i++) v[u][i] = Access::load(at(in[i], u));
         }
         WEFT_UNROLL
         for (u32 u = 0; u < UNITS; u++) {
             Words words = reduce(v[u], part);
             WEFT_UNROLL
-            for (u32 o = 0; o < OUTPUTS; o++) store_streamed(at(out[o], u), finish(words, o, part));
+            for (u32 o = 0; o < OUTPUTS; o++) Access::store(at(out[o], u), finish(words, o, part));
         }
         MESSAGES ? unit += UNITS : offset += UNITS * stride;
     }
 };
 
-template <u32 INPUTS, u32 OUTPUTS, bool MESSAGES> WEFT_DEVICE void move_vectors(const Part& part, const Span* in, const Span* out) {
+template <u32 INPUTS, u32 OUTPUTS, bool MESSAGES, class Access = Streamed> WEFT_DEVICE void move_vectors(const Part& part, const Span* in, const Span* out) {
     // Loads in flight: several units of a step with few inputs. More of them were slower on an H200.
     constexpr u32 UNROLL = INPUTS == 1 ? 4 : INPUTS <= 4 ? 2 : 1;
-    Vectors<INPUTS, OUTPUTS, MESSAGES> vectors = {in, out, thread_index() * 16, part.step * sizeof(Element), 0};
+    Vectors<INPUTS, OUTPUTS, MESSAGES, Access> vectors = {in, out, thread_index() * 16, part.step * sizeof(Element), 0};
     u64 start = (u64)part.slice * part.unit + thread_index() * PACK;
     WEFT_NO_UNROLL
     for (; start + (UNROLL - 1) * part.step + PACK <= part.elements; start += UNROLL * part.step) vectors.template move<UNROLL>(part);
@@ -126,6 +133,7 @@ template <u32 INPUTS, u32 OUTPUTS, bool MESSAGES> WEFT_DEVICE void move_vectors(
         WEFT_NO_UNROLL
         for (; start + PACK <= part.elements; start += part.step) vectors.template move<1>(part);
     }
+    if constexpr (!Access::HAS_REST) return;
     const u32 rest = start < part.elements ? (u32)(part.elements - start) : 0;
     WEFT_NO_UNROLL
     for (u32 e = 0; e < rest; e++) {

@@ -3,6 +3,7 @@
 use weftlink_plan::{Aliasing, Collective, DataType, Plan, Reduction};
 
 use crate::driver::DeviceAddress;
+use crate::multicast::InWindow;
 use crate::program::Spread;
 
 /// How a call combines elements. A [`Reduction`] is one, except a pre-multiplied sum.
@@ -104,8 +105,15 @@ impl Key {
         Ok(Key { count, data_type, reduction, aliasing })
     }
 
-    /// A number of 32 bits that differs, most likely, from that of another call.
-    pub(crate) fn signature(&self, tiles: u64, spread: Spread) -> u32 {
+    /// The bytes of a rank's input and output.
+    pub(crate) fn bytes_of(&self, plan: &Plan, rank: u32) -> [u64; 2] {
+        let block_bytes = (self.count * self.data_type.bytes()) as u64;
+        let blocks = [plan.collective.gives(rank, plan.ranks), plan.collective.gets(rank, plan.ranks)];
+        blocks.map(|blocks| u64::from(blocks) * block_bytes)
+    }
+
+    /// A number of 32 bits that differs, most likely, from that of another call. `switched`: where a switch accesses the buffers.
+    pub(crate) fn signature(&self, tiles: u64, spread: Spread, switched: &[Option<InWindow>; 2]) -> u32 {
         use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
         let build = BuildHasherDefault::<std::hash::DefaultHasher>::default();
         let mut hasher = build.build_hasher();
@@ -115,6 +123,10 @@ impl Key {
         hasher.write_u32(spread.threads);
         hasher.write_u8(self.data_type as u8);
         hasher.write(format!("{:?}", self.reduction).as_bytes());
+        for place in switched.iter().flatten() {
+            hasher.write_u32(place.window);
+            hasher.write_u64(place.offset);
+        }
         hasher.finish() as u32
     }
 }
@@ -240,5 +252,28 @@ mod tests {
             Key::new(&plan(Collective::AllReduce), 0, [4098, 8192], 16, DataType::F32, Reduction::Sum)
                 .is_err()
         );
+    }
+
+    #[test]
+    fn calls_at_different_places_of_windows_have_different_signatures() {
+        let plan = weftlink_plan::Algorithm::Nvls.flat(&Collective::AllReduce, 2, 1).unwrap();
+        let key = Key::new(&plan, 0, [4096, 8192], 16, DataType::F32, Reduction::Sum).unwrap();
+        let spread = Spread { slices: 1, threads: 32, chunk_bytes: 64 };
+        let signature = |input: [u64; 2], output: [u64; 2]| {
+            let place = |[window, offset]: [u64; 2], multicast| {
+                Some(InWindow { window: window as u32, offset, multicast })
+            };
+            let signed = |multicast| key.signature(1, spread, &[place(input, multicast), place(output, 7)]);
+            assert_eq!(signed(0), signed(1 << 40), "ranks map windows at different addresses");
+            signed(0)
+        };
+        let places = [[0, 0], [0, 16], [1, 0]];
+        let mut signatures: Vec<_> =
+            places.iter().flat_map(|input| places.map(|output| signature(*input, output))).collect();
+        signatures.push(key.signature(1, spread, &[None; 2]));
+        signatures.sort_unstable();
+        signatures.dedup();
+        assert_eq!(signatures.len(), 10);
+        assert_eq!(key.bytes_of(&plan, 1), [64, 64]);
     }
 }

@@ -7,8 +7,9 @@
 //! The limits were measured for an all-reduce of f32 on one H200 with 2, 4 and 8 ranks. Other collectives use the same limits, unmeasured.
 
 use weftlink_plan::plan::Protocol;
-use weftlink_plan::{Algorithm, Collective, Verified, verify};
+use weftlink_plan::{Algorithm, Collective, DataType, Reduction, Verified, verify};
 
+use crate::program::{VECTOR_BYTES, can_sum};
 use crate::{Error, adapted};
 
 /// The most bytes of a buffer that travel as packets, with at most [`FEW_RANKS`] ranks on a GPU, and with more.
@@ -62,6 +63,34 @@ pub fn choose(collective: &Collective, bytes: usize, ranks_on_gpu: usize, access
     }
 }
 
+/// Chooses for a call whose input and output are in multicast windows or not: the switch, if it can access the call's buffers and add its
+/// elements, and if they are more than travel as packets. A switch adds f32, f16 and bf16, for sums and averages, and accesses blocks of
+/// multiples of 16 bytes. Depends only on what all ranks know, if all pass windows of the same kind.
+///
+/// No machine with such a switch has run this choice; the limit of packets is that of [`choose`].
+pub fn choose_through_switch(
+    collective: &Collective,
+    ranks: u32,
+    count: usize,
+    data_type: DataType,
+    reduction: Reduction,
+    [input, output]: [bool; 2],
+) -> Option<Choice> {
+    let is_accessible = match collective {
+        Collective::AllReduce => input && output,
+        Collective::AllGather | Collective::Broadcast { .. } => output,
+        Collective::ReduceScatter | Collective::Reduce { .. } => input,
+        _ => false,
+    };
+    let (gives, gets) = collective.blocks(ranks);
+    let block_bytes = count.checked_mul(data_type.bytes())?;
+    let is_large = block_bytes.saturating_mul(gives.max(gets) as usize) > PACKET_BYTES_MAX;
+    let is_fit =
+        block_bytes.is_multiple_of(VECTOR_BYTES) && (!collective.reduces() || can_sum(data_type, reduction));
+    (ranks > 1 && is_accessible && is_large && is_fit)
+        .then_some(Choice { algorithm: Algorithm::Nvls, protocol: Protocol::Simple })
+}
+
 impl Choice {
     /// The plan, adapted to GPUs and proved.
     pub fn plan(self, collective: &Collective, ranks: u32) -> Result<Verified, Error> {
@@ -106,6 +135,48 @@ mod tests {
         for (ranks, limit) in [(1, 64 << 10), (2, 64 << 10), (4, 64 << 10), (8, 4 << 10)] {
             assert_eq!((chosen(limit, ranks), chosen(limit + 1, ranks)), (packets, memory), "{ranks} ranks");
         }
+    }
+
+    #[test]
+    fn large_calls_in_multicast_windows_go_through_the_switch() {
+        let (ranks, root) = (4, 1);
+        let choice = Choice { algorithm: Algorithm::Nvls, protocol: Protocol::Simple };
+        let large = 64 << 10;
+        let chosen = |collective: &Collective, count, data_type, reduction, multicast| {
+            choose_through_switch(collective, ranks, count, data_type, reduction, multicast).is_some()
+        };
+        for collective in collectives(ranks) {
+            let plan = Algorithm::Nvls.flat(&collective, ranks, 1);
+            let accessed = plan.is_ok().then(|| {
+                let plan = choice.plan(&collective, ranks).unwrap();
+                crate::program::SwitchUse::of(&plan).unwrap().buffers
+            });
+            for multicast in [[false, false], [false, true], [true, false], [true, true]] {
+                let covers =
+                    |needed: [bool; 2]| std::iter::zip(needed, multicast).all(|(needed, has)| has || !needed);
+                let is_chosen = chosen(&collective, large, DataType::F32, Reduction::Sum, multicast);
+                assert_eq!(is_chosen, accessed.is_some_and(covers), "{collective} {multicast:?}");
+            }
+        }
+        let of_all = |collective: &Collective, count, data_type, reduction| {
+            chosen(collective, count, data_type, reduction, [true, true])
+        };
+        let all_reduce =
+            |count, data_type, reduction| of_all(&Collective::AllReduce, count, data_type, reduction);
+        assert!(all_reduce(large, DataType::Bf16, Reduction::Average));
+        assert!(!all_reduce(large, DataType::F64, Reduction::Sum));
+        assert!(!all_reduce(large, DataType::F32, Reduction::Maximum));
+        assert!(of_all(&Collective::Broadcast { root }, large, DataType::F64, Reduction::Maximum));
+        // Blocks of whole vectors that are more than travel as packets.
+        assert!(!all_reduce(large + 1, DataType::F32, Reduction::Sum));
+        assert!(all_reduce(large + 4, DataType::F32, Reduction::Sum));
+        assert!(!all_reduce(PACKET_BYTES_MAX / 4, DataType::F32, Reduction::Sum));
+        assert!(all_reduce(PACKET_BYTES_MAX / 4 + 4, DataType::F32, Reduction::Sum));
+        assert!(!all_reduce(usize::MAX / 4 * 2, DataType::F32, Reduction::Sum));
+        let multicast = [true, true];
+        let alone =
+            choose_through_switch(&Collective::AllReduce, 1, large, DataType::F32, Reduction::Sum, multicast);
+        assert_eq!(alone, None);
     }
 
     #[test]

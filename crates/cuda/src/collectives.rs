@@ -9,7 +9,7 @@ use std::time::Duration;
 use weftlink_bootstrap::Bootstrap;
 use weftlink_plan::{Aliasing, Collective, DataType, Reduction, Verified};
 
-use crate::choose::{Choice, choose};
+use crate::choose::{Choice, choose, choose_through_switch};
 use crate::driver::{Context, Device, DeviceAddress, Stream};
 use crate::{Aborter, Communicator, Error, Operation, PlanId};
 
@@ -135,21 +135,30 @@ impl Collectives {
         count: usize,
         data_type: DataType,
     ) -> Result<LoadedPlan, Error> {
-        let (gives, gets) = collective.blocks(self.ranks);
+        self.plan_through([false; 2], collective, count, data_type, Reduction::Sum)
+    }
+
+    /// The same, of calls whose input or output is in a multicast window. All ranks pass the same.
+    pub(crate) fn plan_through(
+        &mut self,
+        multicast: [bool; 2],
+        collective: &Collective,
+        count: usize,
+        data_type: DataType,
+        reduction: Reduction,
+    ) -> Result<LoadedPlan, Error> {
+        let (ranks, communicator) = (self.ranks, &self.communicator);
+        let (gives, gets) = collective.blocks(ranks);
         let bytes = count.saturating_mul(data_type.bytes()).saturating_mul(gives.max(gets) as usize);
-        let key = (
-            collective.clone(),
-            choose(
-                collective,
-                bytes,
-                self.communicator.ranks_on_gpu_max(),
-                self.communicator.accesses_buffers(),
-            ),
-        );
+        let switched = choose_through_switch(collective, ranks, count, data_type, reduction, multicast);
+        let choice = switched.unwrap_or_else(|| {
+            choose(collective, bytes, communicator.ranks_on_gpu_max(), communicator.accesses_buffers())
+        });
+        let key = (collective.clone(), choice);
         if let Some(known) = self.plans.get(&key) {
             return Ok(known.clone());
         }
-        let loaded = self.load(key.1.plan(collective, self.ranks)?)?;
+        let loaded = self.load(choice.plan(collective, ranks)?)?;
         self.plans.insert(key, loaded.clone());
         Ok(loaded)
     }

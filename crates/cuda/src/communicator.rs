@@ -7,12 +7,14 @@ mod join;
 mod prepare;
 mod run;
 mod shrink;
+mod switch;
 mod window;
 
 pub(crate) use shrink::shrunk;
 
 use std::collections::{HashMap, HashSet};
 use std::mem::ManuallyDrop;
+use std::sync::Arc;
 use std::time::Duration;
 
 use weftlink_bootstrap::Bootstrap;
@@ -25,6 +27,7 @@ use crate::driver::{Capture, Context, Device, DeviceMemory, Event, RelaxedCaptur
 use crate::kernels::{Kernel, Kernels};
 use crate::loading::Loading;
 use crate::lost::ContextWatch;
+use crate::multicast::MulticastRanges;
 use crate::presence::{Aborter, Presence, SHRINK};
 use crate::program::{Compiler, Program, Spread};
 use crate::records::{DIED, GONE, PEER_FAILED};
@@ -67,6 +70,8 @@ pub struct Communicator {
     has_captured: bool,
     /// How many windows were made.
     windows: u32,
+    /// Those that a switch accesses.
+    multicast: Arc<MulticastRanges>,
     event: Event,
     watch: ContextWatch,
     /// Kept if the driver cannot say that no kernel uses it.

@@ -60,6 +60,8 @@ impl Results {
             let in_memory = step_of(&number).inputs.iter().filter_map(buffer_of);
             let (reads, writes): (Vec<_>, Vec<_>) =
                 domain.accesses.drain(..).partition(|(_, access)| *access == Access::Read);
+            // A switch adds what is in memory.
+            self.can_scale &= !step_of(&number).inputs.iter().any(|input| matches!(input, Input::Switch(_)));
             for ((cell, _), buffer) in std::iter::zip(reads, in_memory) {
                 let writer = writers.get(&cell);
                 self.can_scale &= (buffer == Buffer::Input) == writer.is_none();
@@ -82,7 +84,7 @@ impl Results {
     }
 }
 
-/// The buffer that an input is in. Plans with switches do not run on GPUs yet.
+/// The buffer of one rank that an input is in. Steps with a switch have no other input.
 fn buffer_of(input: &Input<u32>) -> Option<Buffer> {
     match *input {
         Input::Local(Place { buffer, .. }) | Input::Peer(Remote { buffer, .. }) => Some(buffer),

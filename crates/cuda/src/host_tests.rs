@@ -7,6 +7,7 @@
 
 mod faults;
 mod readers;
+mod switch;
 mod waits;
 mod windows;
 
@@ -39,6 +40,8 @@ const TIMEOUT_NS: u64 = 1_000_000_000;
 type Attach = unsafe extern "C" fn(*mut c_void);
 /// A thread of a kernel: the call, the shared memory of the block.
 type Enter = unsafe extern "C" fn(*const u8, *mut c_void);
+/// Says where the memory of all ranks is: a table of addresses, of this many windows and ranks.
+type Multicast = unsafe extern "C" fn(*const u64, u32, u32);
 
 /// A kernel of a rank, as device/fibers.h defines it. Those of one stream run one after the other.
 #[repr(C)]
@@ -77,6 +80,8 @@ struct Library {
     attach: Attach,
     enter: Enter,
     run: unsafe extern "C" fn(*const Launch, u32, u64, u32) -> bool,
+    /// Of kernels of plans.
+    multicast: Option<Multicast>,
     shared_bytes: u32,
 }
 
@@ -93,9 +98,13 @@ impl Library {
 
     /// The kernel of one program, as on a GPU.
     fn fixed(program: &Program, bytes: usize, family: Family, build: Build) -> &'static Library {
-        let (data_type, reduction) = representative(bytes, family);
+        Library::of_program(program, representative(bytes, family), build)
+    }
+
+    fn of_program(program: &Program, of: (DataType, Reduction), build: Build) -> &'static Library {
+        let ((data_type, reduction), is_one_gpu) = (of, true);
         let Program { sequences, is_in_shared, .. } = program.clone();
-        let kernel = Specialisation { data_type, reduction, sequences, is_in_shared, is_one_gpu: true };
+        let kernel = Specialisation { data_type, reduction, sequences, is_in_shared, is_one_gpu };
         Box::leak(Box::new(Library::new(&kernel, build)))
     }
 
@@ -122,6 +131,7 @@ impl Library {
                 attach: *library.get(b"weft_host_attach").unwrap(),
                 enter: *library.get(b"weft_host_enter").unwrap(),
                 run: *scheduler.get(b"weft_host_run").unwrap(),
+                multicast: library.get(b"weft_host_multicast").ok().map(|entry| *entry),
                 shared_bytes: shared_bytes(),
             }
         }
@@ -224,14 +234,18 @@ impl Ranks {
             .map(|((compiler, shape), arenas)| compiler.compile(shape, spread, arenas))
             .collect();
         let reduction = case.reduction.unwrap_or(Reduction::Sum);
-        self.compilers[0].check(reduction).unwrap_or_else(|why| panic!("{case}: {why}"));
+        self.compilers[0].check(case.data_type, reduction).unwrap_or_else(|why| panic!("{case}: {why}"));
         let programs = match compiled {
             // A plan that reads peers' buffers needs lengths that only the peers know.
             Err(Unfit::Length) => return false,
             compiled => compiled.unwrap_or_else(|why| panic!("{case}: {why}")),
         };
-        let mut buffers: Vec<_> = (0..case.ranks).map(|rank| Buffers::new(case, rank, seed)).collect();
+        let has_switch = self.compilers[0].switch.is_some();
+        // A switch accesses the same places of all ranks.
+        let place = if has_switch { 0 } else { seed };
+        let mut buffers: Vec<_> = (0..case.ranks).map(|rank| Buffers::new(case, rank, place)).collect();
         let views: Vec<_> = buffers.iter_mut().map(Buffers::view).collect();
+        let windows = switch::table(&buffers);
         let mut trace = vec![0_u64; 2 + 2 * 400_000];
         trace[1] = 400_000;
         let (presence, mut reports) =
@@ -254,7 +268,9 @@ impl Ranks {
                     ..program.header
                 };
                 let mut call = bytemuck::bytes_of(&header).to_vec();
-                (0..case.ranks).for_each(|_| call.extend(bytemuck::bytes_of(&views[rank])));
+                let switched = switch::view(&windows, &views, rank);
+                let view = |peer| if has_switch && peer == rank { &switched } else { &views[rank] };
+                (0..case.ranks as usize).for_each(|peer| call.extend(bytemuck::bytes_of(view(peer))));
                 if is_in_parameters {
                     call.extend(&program.bytes);
                 }
@@ -271,6 +287,7 @@ impl Ranks {
         self.direct += u64::from(is_fixed && programs.iter().all(is_direct));
         let family = family_of(case);
         let library = |program: &Program| match build {
+            build if has_switch => switch::library(program, case, build),
             Build::Fixed | Build::FixedSanitized => Library::fixed(program, size, family, build),
             build => Library::of(size, family, build),
         };
@@ -280,6 +297,10 @@ impl Ranks {
             .collect();
         if matches!(build, Build::Sanitized | Build::FixedSanitized) {
             println!("{case}, {spread:?}, seed {seed}");
+        }
+        for library in &libraries {
+            // SAFETY: the table has this many addresses, and lives as long as the kernels run.
+            library.multicast.iter().for_each(|set| unsafe { set(windows.as_ptr(), 2, case.ranks) });
         }
         // SAFETY: the calls have all that kernels read, and every address in them is valid until the end of this function.
         unsafe { libraries[0].run(&launches, if seed.is_multiple_of(3) { 0 } else { seed }) };

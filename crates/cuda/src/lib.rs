@@ -42,7 +42,7 @@ mod window;
 
 pub use arena::adapted;
 pub use call::{Operation, in_one_buffer, is_for_gpus};
-pub use choose::{Choice, choose};
+pub use choose::{Choice, choose, choose_through_switch};
 pub use collectives::{Collectives, LoadedPlan};
 pub use communicator::{Communicator, PlanId};
 pub use driver::SpreadMemory;

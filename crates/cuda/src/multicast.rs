@@ -2,6 +2,8 @@
 //!
 //! Compiled and never run: no machine with an NVLink switch that multicasts has run it.
 
+mod ranges;
+
 use std::os::fd::AsFd;
 
 use weftlink_bootstrap::Bootstrap;
@@ -9,6 +11,7 @@ use weftlink_bootstrap::Bootstrap;
 use crate::Error;
 use crate::driver::{Allocation, DeviceAddress, DeviceBuffer, HandleKind, Mapping, Multicast};
 use crate::sharing::{Sharing, exchange};
+pub(crate) use ranges::{InWindow, Listed, MulticastRanges};
 
 /// For messages of the exchanges.
 const WHAT: &str = "multicast memory";

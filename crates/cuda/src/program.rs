@@ -8,13 +8,14 @@
 mod direct;
 mod sequences;
 mod steps;
+mod switch;
 
 use std::collections::BTreeSet;
 
 use weftlink_plan::collective::Promise;
 use weftlink_plan::domain::chunks::{Origin, origins_of_steps};
 use weftlink_plan::plan::{Buffer, Input, Lane, Op, Output, Place, Step, Wait};
-use weftlink_plan::{Aliasing, Blocks, Collective, Reduction, Shape, Verified};
+use weftlink_plan::{Aliasing, Blocks, Collective, DataType, Reduction, Shape, Verified};
 
 use crate::arena::{Arena, FifoKey, slots_for, steps_of};
 use crate::contributions::Results;
@@ -22,6 +23,7 @@ use crate::records::{self, CALL_BYTES, RANKS_MAX, SHARED_BYTES};
 use direct::Direct;
 pub(crate) use sequences::Sequences;
 use steps::{Draft, LaneCompiler, push};
+pub(crate) use switch::{SwitchUse, VECTOR_BYTES, can_sum};
 
 /// What does not change from call to call of a plan.
 #[derive(Debug)]
@@ -40,6 +42,7 @@ pub(crate) struct Compiler {
     per_tile: Vec<Vec<u32>>,
     /// Whether some rank waits for this rank's entry.
     announces: bool,
+    pub(crate) switch: Option<SwitchUse>,
 }
 
 /// The outputs of a step that get a final result of a reduction.
@@ -116,9 +119,26 @@ pub(crate) enum Unfit {
         /// The operation.
         reduction: Reduction,
     },
-    /// The plan uses a switch.
-    #[error("the plan uses a switch that reduces or multicasts")]
+    /// The plan uses a switch as GPUs cannot.
+    #[error(
+        "GPUs access the buffers of all ranks through a switch, in steps with one input and one output; the plan uses a switch for other \
+         memory or for some of the ranks, or sends messages"
+    )]
     Switch,
+    /// A switch accesses whole vectors.
+    #[error("blocks have {bytes} bytes, and a switch accesses multiples of {VECTOR_BYTES}")]
+    SwitchLength {
+        /// The bytes of a block.
+        bytes: usize,
+    },
+    /// A switch adds few types.
+    #[error("a switch adds f32, f16 and bf16, for sums and averages; choose another algorithm for {reduction} of {}", data_type.name())]
+    SwitchSum {
+        /// The type of elements.
+        data_type: DataType,
+        /// The operation.
+        reduction: Reduction,
+    },
 }
 
 /// This rank's end of a FIFO.
@@ -145,6 +165,7 @@ impl Compiler {
             })
             .collect();
         let (can_finish, can_scale) = (results.can_finish, results.can_scale);
+        let switch = SwitchUse::of(&plan);
         let mut waiters = vec![BTreeSet::new(); plan.counters as usize];
         let mut per_tile = vec![vec![0; plan.counters as usize]; plan.ranks as usize];
         let mut announces = false;
@@ -176,6 +197,7 @@ impl Compiler {
             waiters,
             per_tile,
             announces,
+            switch,
         }
     }
 
@@ -195,6 +217,7 @@ impl Compiler {
         if ranks as usize > RANKS_MAX {
             return Err(Unfit::Ranks { ranks });
         }
+        self.switch.map_or(Ok(()), |switch| switch.check(shape))?;
         // A thread moves 16 bytes at a time; of packets, 8 bytes or an element.
         let thread_bytes = if self.has_packets() { shape.element_bytes.max(8) } else { 16 };
         if !thread_bytes.is_multiple_of(shape.element_bytes) {
@@ -222,6 +245,7 @@ impl Compiler {
         let (first, last) = (drafts(0..repeats.min(1), 0)?, drafts(repeats..tiles, repeats)?);
         let mut sequences =
             if is_uneven { Sequences::none() } else { Sequences::of(&first, &last, repeats, ranks) };
+        sequences.has_switch = self.switch.is_some();
         let mut bytes = Vec::new();
         arenas.of_ranks.iter().for_each(|arena| push(&mut bytes, arena));
         let fifos = bytes.len();
@@ -360,8 +384,11 @@ impl Compiler {
         }
     }
 
-    /// Whether calls can use an operation.
-    pub(crate) fn check(&self, reduction: Reduction) -> Result<(), Unfit> {
+    /// Whether calls can use an operation on elements of a type.
+    pub(crate) fn check(&self, data_type: DataType, reduction: Reduction) -> Result<(), Unfit> {
+        if self.switch.is_some_and(|switch| switch.sums) && !can_sum(data_type, reduction) {
+            return Err(Unfit::SwitchSum { data_type, reduction });
+        }
         let is_fit = match reduction {
             Reduction::PremultipliedSum => self.can_scale,
             Reduction::Average | Reduction::LogicalAnd | Reduction::LogicalOr | Reduction::LogicalXor => {
@@ -396,10 +423,12 @@ fn finishing_of(
     let is_scan = matches!(collective, Collective::Scan | Collective::ExclusiveScan);
     let is_first = match step.op {
         Op::Reduce => true,
-        // The only rank copies its input.
-        Op::Copy => {
-            ranks == 1 && matches!(step.inputs[..], [Input::Local(Place { buffer: Buffer::Input, .. })])
-        }
+        // The only rank copies its input; a switch adds up.
+        Op::Copy => match step.inputs[..] {
+            [Input::Local(Place { buffer: Buffer::Input, .. })] => ranks == 1,
+            [Input::Switch(_)] => true,
+            _ => false,
+        },
         Op::Sync => false,
     };
     let is_final = collective.reduces() && !is_scan && is_first;

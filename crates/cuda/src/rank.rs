@@ -11,6 +11,7 @@
 
 mod arrange;
 mod buffer;
+mod part;
 mod window;
 
 use std::sync::Arc;
@@ -28,7 +29,8 @@ use crate::window::WindowMemory;
 use crate::{Error, Operation};
 pub use arrange::{Arranged, Lengths, arrange};
 pub use buffer::{Buffer, Buffers};
-pub use window::{Part, PartMut, Window};
+pub use part::{Part, PartMut};
+pub use window::Window;
 
 /// How long the ranks of [`on_threads`] wait for each other when they start and load plans.
 const START: Duration = Duration::from_secs(60);
@@ -269,9 +271,13 @@ impl Rank {
     }
 
     /// Copies the root's buffer to all ranks.
-    pub fn broadcast<T: Pod>(&mut self, buffer: &mut Buffer<T>, root: usize) -> Result<(), Error> {
+    pub fn broadcast<'a, T: Pod>(
+        &mut self,
+        buffers: impl Into<Buffers<'a, T>>,
+        root: usize,
+    ) -> Result<(), Error> {
         let root = self.peer(root)?;
-        self.call(&Collective::Broadcast { root }, buffer, Reduction::Sum)
+        self.call(&Collective::Broadcast { root }, buffers, Reduction::Sum)
     }
 
     /// Collects the blocks of all ranks, by rank; each gets them all. In place, the rank's block is its part of the buffer.
@@ -340,6 +346,9 @@ impl Rank {
     }
 
     /// Enqueues a collective. Collectives that do not reduce ignore the operation.
+    ///
+    /// Windows may take the place of buffers. All ranks pass the same elements of the same windows then, or none does: large calls in
+    /// windows of [`Rank::multicast_window`] go through the NVLink switch where it can ([`choose_through_switch`](crate::choose_through_switch)).
     pub fn call<'a, T: Pod>(
         &mut self,
         collective: &Collective,
@@ -347,9 +356,9 @@ impl Rank {
         operation: impl Into<Operation>,
     ) -> Result<(), Error> {
         self.check_not_captured()?;
-        let buffers = buffers.into();
-        for buffer in buffers.each() {
-            self.owns(buffer)?;
+        let (buffers, operation) = (buffers.into(), operation.into());
+        for part in buffers.both() {
+            part.check(self)?;
         }
         let misuse = |why: String| Error::Misuse { attempt: format!("enqueue {collective}"), why };
         let (rank, ranks) = (self.rank() as u32, self.size() as u32);
@@ -362,12 +371,15 @@ impl Rank {
             }
             None => (DataType::U8, count * size_of::<T>()),
         };
-        let [first, last] = buffers.addresses();
+        let [first, last] = buffers.both().map(Part::address);
         let at = |start: u64, elements: usize| start + (elements * size_of::<T>()) as u64;
         let addresses = [at(first, input), at(last, output)];
-        // SAFETY: `arrange` has checked that the buffers have the blocks of the call. They belong to this rank, whose pool frees them after
-        // its calls, and never after a failure.
-        unsafe { self.collectives.call(collective, &self.stream, addresses, count, data_type, operation) }
+        let multicast = buffers.both().map(Part::is_multicast);
+        let plan =
+            self.collectives.plan_through(multicast, collective, count, data_type, operation.reduction)?;
+        // SAFETY: `arrange` has checked that the buffers have the blocks of the call. They belong to this rank, whose pools free them, and
+        // windows, after its calls, and never after a failure.
+        unsafe { self.collectives.run(&plan, &self.stream, addresses, count, data_type, operation) }
     }
 
     fn peer(&self, rank: usize) -> Result<u32, Error> {

@@ -24,6 +24,7 @@ pub(crate) const PEER_OUTPUT: u8 = 3;
 pub(crate) const SCRATCH: u8 = 4;
 pub(crate) const MESSAGE: u8 = 5;
 pub(crate) const PACKET: u8 = 6;
+pub(crate) const SWITCH: u8 = 7;
 
 pub(crate) const ENTERED: u8 = 0;
 pub(crate) const REACHED: u8 = 1;
@@ -56,6 +57,7 @@ pub(crate) const MESSAGES: u8 = 4;
 pub(crate) const FINISHES: u8 = 8;
 pub(crate) const RELAXED: u8 = 16;
 pub(crate) const FINISHES_FIRST: u8 = 32;
+pub(crate) const BY_SWITCH: u8 = 64;
 
 /// The constants of both languages, as the macros that `device/program.h` expects.
 pub(crate) fn macros() -> String {

@@ -124,7 +124,7 @@ pub(crate) fn describe(own: usize, report: &Report) -> String {
         records::WAITING => format!("rank {own} waits for rank {rank} {what}, in {place}"),
         records::TIMED_OUT => format!("timed out: rank {own} waited for rank {rank} {what}, in {place}"),
         records::MISMATCH => format!(
-            "rank {rank} is in another call than rank {own}: counts, types or operations differ, in {place}"
+            "rank {rank} is in another call than rank {own}: counts, types, operations or offsets in windows differ, in {place}"
         ),
         records::ABORTED => {
             format!(

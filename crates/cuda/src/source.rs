@@ -13,11 +13,12 @@ const TYPES: [&str; 6] = [
     include_str!("../device/pack.h"),
     include_str!("../device/program.h"),
 ];
-const RUN: [&str; 8] = [
+const RUN: [&str; 9] = [
     include_str!("../device/wait.h"),
     include_str!("../device/vectors.h"),
     include_str!("../device/shape.h"),
     include_str!("../device/packets.h"),
+    include_str!("../device/switch.h"),
     include_str!("../device/entries.h"),
     include_str!("../device/steps.h"),
     include_str!("../device/direct.h"),
@@ -81,7 +82,7 @@ mod tests {
     use crate::nvrtc::{self, Architecture, Nvrtc};
     use crate::program::{Arenas, Compiler, Program, Spread};
     use weftlink_plan::plan::Protocol;
-    use weftlink_plan::{Algorithm, Aliasing, Collective, Shape, verify};
+    use weftlink_plan::{Algorithm, Aliasing, Collective, Plan, Shape, verify};
 
     /// As in `tests/architectures.rs`: 12.9 is the last NVRTC for sm_70.
     const COMPILED: [(&str, &[u32]); 2] =
@@ -97,6 +98,22 @@ mod tests {
         Nvrtc::open(&libraries.next().unwrap()).unwrap()
     }
 
+    /// The program of rank 0 for 100,000 elements.
+    fn program(plan: Plan, element_bytes: usize) -> Program {
+        let compiler = Compiler::new(verify(plan).unwrap(), 0, 4);
+        let shape = Shape { aliasing: Aliasing::InPlace, element_bytes, count: 100_000, uneven: None };
+        let spread = Spread { slices: 4, threads: 512, chunk_bytes: 1 << 16 };
+        let of_ranks = (0..u64::from(compiler.plan().ranks)).map(|rank| rank << 32).collect();
+        compiler.compile(&shape, spread, &Arenas { of_ranks, private: 1 << 48 }).unwrap()
+    }
+
+    fn compile(nvrtc: &Nvrtc, architecture: Architecture, kernel: &Specialisation) {
+        let program =
+            nvrtc::Program { name: "weft.cu", source: &kernel.source(), options: &[], architecture };
+        let cubin = nvrtc.compile(&program).unwrap_or_else(|why| panic!("{why}"));
+        assert!(cubin.bytes().windows(8).any(|part| part == b"weft_run"), "{architecture}");
+    }
+
     #[test]
     #[ignore = "needs NVRTC, which `make cuda` downloads"]
     fn the_kernel_compiles_for_every_architecture() {
@@ -105,14 +122,7 @@ mod tests {
             Algorithm::TwoShot.flat(&Collective::AllReduce, 8, 1),
             Algorithm::Ring.flat(&Collective::AllReduce, 4, 2),
         ];
-        let programs = plans.map(|plan| {
-            let compiler = Compiler::new(verify(plan.unwrap()).unwrap(), 0, 4);
-            let shape = Shape { aliasing: Aliasing::InPlace, element_bytes: 4, count: 100_000, uneven: None };
-            let spread = Spread { slices: 4, threads: 512, chunk_bytes: 1 << 16 };
-            let of_ranks = (0..u64::from(compiler.plan().ranks)).map(|rank| rank << 32).collect();
-            let arenas = Arenas { of_ranks, private: 1 << 48 };
-            compiler.compile(&shape, spread, &arenas).unwrap()
-        });
+        let programs = plans.map(|plan| program(plan.unwrap(), 4));
         for (version, architectures) in COMPILED {
             let nvrtc = nvrtc(version);
             for &number in architectures {
@@ -130,13 +140,38 @@ mod tests {
                 for program in &programs {
                     let Program { sequences, is_in_shared, .. } = program.clone();
                     let kernel = Specialisation { data_type, reduction, sequences, is_in_shared, is_one_gpu };
-                    let (source, architecture) = (kernel.source(), Architecture(number));
-                    let program =
-                        nvrtc::Program { name: "weft.cu", source: &source, options: &[], architecture };
-                    let cubin = nvrtc.compile(&program).unwrap_or_else(|why| panic!("{why}"));
-                    assert!(cubin.bytes().windows(8).any(|part| part == b"weft_run"), "{architecture}");
+                    compile(&nvrtc, architecture, &kernel);
                 }
             }
+        }
+    }
+
+    #[test]
+    #[ignore = "needs NVRTC, which `make cuda` downloads"]
+    fn the_kernel_compiles_with_a_switch() {
+        let root = 0;
+        let cases = [
+            (Collective::AllReduce, DataType::F32, Reduction::Sum),
+            (Collective::AllReduce, DataType::Bf16, Reduction::Average),
+            (Collective::ReduceScatter, DataType::F16, Reduction::Sum),
+            (Collective::Reduce { root }, DataType::F32, Reduction::Average),
+            (Collective::AllGather, DataType::U8, Reduction::Sum),
+            (Collective::Broadcast { root }, DataType::Complex128, Reduction::Sum),
+        ];
+        let kernels = cases.map(|(collective, data_type, reduction)| {
+            let plan = Algorithm::Nvls.flat(&collective, 8, 1).unwrap();
+            let Program { sequences, is_in_shared, .. } = program(plan, data_type.bytes());
+            Specialisation { data_type, reduction, sequences, is_in_shared, is_one_gpu: false }
+        });
+        let (version, architectures) = COMPILED[1];
+        let nvrtc = nvrtc(version);
+        // Multicasts need sm_90.
+        for number in architectures.iter().filter(|number| **number >= 90) {
+            kernels.iter().for_each(|kernel| compile(&nvrtc, Architecture(*number), kernel));
+        }
+        for kernel in kernels {
+            let any = Specialisation { sequences: Sequences::with_switch(), ..kernel };
+            compile(&nvrtc, Architecture(90), &any);
         }
     }
 }

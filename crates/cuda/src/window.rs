@@ -7,6 +7,7 @@
 // Plain memory, which kernels take as bytes; a copy to the GPU.
 #![allow(unsafe_code)]
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytemuck::{Pod, Zeroable};
@@ -14,7 +15,7 @@ use weftlink_bootstrap::Bootstrap;
 
 use crate::Error;
 use crate::driver::{DeviceAddress, Stream};
-use crate::multicast::MulticastMapping;
+use crate::multicast::{Listed, MulticastMapping, MulticastRanges};
 use crate::sharing::{Shared, Sharing};
 
 /// CUDA C++ for kernels that use windows: `weft::Window`, which a kernel takes as a parameter, and `peer_pointer`, `put`, `get`, `signal` and
@@ -110,8 +111,8 @@ impl Layout {
 /// it any more. The memory of a rank is freed when all ranks have dropped theirs.
 #[derive(Debug)]
 pub struct WindowMemory {
-    /// Unmapped before the memory that is bound to it.
-    multicast: Option<MulticastMapping>,
+    /// Removed from a list, then unmapped, before the memory that is bound to it.
+    multicast: Option<(Listed, MulticastMapping)>,
     shared: Shared,
     layout: Layout,
     number: u32,
@@ -138,16 +139,23 @@ impl WindowMemory {
         Ok(window)
     }
 
-    /// Binds this rank's memory to a multicast object of all ranks. All ranks call it.
-    pub(crate) fn bind(&mut self, sharing: &Sharing<'_>, group: &mut Bootstrap) -> Result<(), Error> {
-        let own = self.shared.arenas.of_ranks[self.rank];
-        self.multicast = Some(MulticastMapping::new(sharing, group, own)?);
+    /// Binds this rank's memory to a multicast object of all ranks, and adds it to a list. All ranks call it.
+    pub(crate) fn bind(
+        &mut self,
+        sharing: &Sharing<'_>,
+        group: &mut Bootstrap,
+        list: &Arc<MulticastRanges>,
+    ) -> Result<(), Error> {
+        let own = self.own_address();
+        let mapping = MulticastMapping::new(sharing, group, own)?;
+        let listed = list.add(self.number, own, self.layout.bytes, mapping.address());
+        self.multicast = Some((listed, mapping));
         Ok(())
     }
 
     /// The address of all ranks' memory for `multimem` instructions, if the window was made for it.
     pub fn multicast_address(&self) -> Option<DeviceAddress> {
-        self.multicast.as_ref().map(MulticastMapping::address)
+        self.multicast.as_ref().map(|(_, mapping)| mapping.address())
     }
 
     /// The length of each rank's memory.
@@ -158,6 +166,11 @@ impl WindowMemory {
     /// Where a rank's memory begins, for this rank's GPU.
     pub fn address(&self, rank: usize) -> Option<DeviceAddress> {
         self.shared.arenas.of_ranks.get(rank).copied()
+    }
+
+    /// Where this rank's memory begins.
+    pub(crate) fn own_address(&self) -> DeviceAddress {
+        self.shared.arenas.of_ranks[self.rank]
     }
 
     /// The address of a part of a rank's memory, if it lies inside.

@@ -1,6 +1,7 @@
 //! Ranks on GPUs meet: which of them share a process, a GPU or a context, and which memory all can access.
 
 use std::mem::ManuallyDrop;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -161,6 +162,7 @@ impl Communicator {
             last: None,
             has_captured: false,
             windows: 0,
+            multicast: Arc::default(),
             peers,
             stream,
             ranks_on_gpu,

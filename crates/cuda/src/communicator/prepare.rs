@@ -69,6 +69,7 @@ impl Communicator {
         };
         let checked = loaded.compiler.plan();
         Key::new(checked, self.rank() as u32, buffers, count, data_type, reduction)
+            .and_then(|key| self.switched(plan, buffers, &key).map(|_| key))
             .map_err(|why| Error::Misuse { attempt: format!("run the plan {:?}", checked.name), why })
     }
 
@@ -108,7 +109,7 @@ impl Communicator {
         let compiler = &loaded.compiler;
         let spread = self.spread(compiler, key);
         let shape = shape_of(key);
-        let checked = compiler.check(key.reduction);
+        let checked = compiler.check(key.data_type, key.reduction);
         let compiled = checked.and_then(|()| compiler.compile(&shape, spread, &loaded.shared.arenas));
         let name = compiler.plan().name.clone();
         let program =

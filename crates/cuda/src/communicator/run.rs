@@ -35,6 +35,9 @@ impl Communicator {
     /// mapped, and its memory allocated, until many other buffers were used, and after a captured call as long as the communicator lives.
     /// Buffers of memory that cannot be mapped there (managed, of `cudaMallocAsync`, without a handle) are copied, up to 1 GiB each.
     ///
+    /// If the plan uses a switch, the buffers that it accesses are in windows of [`Communicator::multicast_window`], at the same offsets on all
+    /// ranks; ranks at other offsets are in another call.
+    ///
     /// An error on one rank ends the calls of all, except misuse, after which the rank may call again while the others wait.
     ///
     /// # Safety
@@ -82,7 +85,13 @@ impl Communicator {
         };
         let key = self.prepare_call(plan, [input, output], count, data_type, operation.reduction)?;
         let factor = operation.factor_of(&key).map_err(|why| misuse(&why))?;
-        let Placed { views, staged, is_registered } = self.place(plan, [input, output], &key, is_captured)?;
+        let switched = self.switched(plan, [input, output], &key).map_err(|why| misuse(&why))?;
+        let Placed { mut views, staged, is_registered } =
+            self.place(plan, [input, output], &key, is_captured)?;
+        if let Some(switched) = switched {
+            // No peer gets the view of the rank itself, so it has the addresses of all.
+            views[self.rank()] = switched.map(|place| place.map_or(0, |place| place.multicast));
+        }
         let [input, output] = staged.as_ref().map_or([input, output], |staged| staged.buffers);
         if is_captured {
             self.has_captured = true;
@@ -97,7 +106,11 @@ impl Communicator {
         let number = self.calls.begin(plan.number, compiler.plan(), &key, self.group.rank() as u32);
         let prepared = &programs[&key];
         let header = records::CallHeader {
-            signature: key.signature(prepared.program.header.tiles, prepared.spread),
+            signature: key.signature(
+                prepared.program.header.tiles,
+                prepared.spread,
+                &switched.unwrap_or_default(),
+            ),
             input,
             output,
             program: prepared.in_memory.as_ref().map_or(0, DeviceBuffer::address),
@@ -159,14 +172,15 @@ impl Communicator {
     ) -> Result<Placed, Error> {
         let rank = self.group.rank() as u32;
         let Resources { plans, registry, staging, .. } = &mut *self.resources;
-        let plan = plans[plan.number].compiler.plan();
-        let Some(registry) = registry.as_mut().filter(|_| plan.needs_windows()) else {
+        let compiler = &plans[plan.number].compiler;
+        let plan = compiler.plan();
+        // Peers map windows when these are made.
+        let is_mapped = !plan.needs_windows() || compiler.switch.is_some();
+        let Some(registry) = registry.as_mut().filter(|_| !is_mapped) else {
             let views = vec![buffers; plan.ranks as usize];
             return Ok(Placed { views, staged: None, is_registered: false });
         };
-        let block_bytes = (key.count * key.data_type.bytes()) as u64;
-        let blocks = [plan.collective.gives(rank, plan.ranks), plan.collective.gets(rank, plan.ranks)];
-        let [input, output] = blocks.map(|blocks| u64::from(blocks) * block_bytes);
+        let [input, output] = key.bytes_of(plan, rank);
         let buffers = [(buffers[0], input), (buffers[1], output)];
         let (views, staged) = match registry.views(buffers, is_captured) {
             Ok(views) => (views, None),

@@ -69,7 +69,7 @@ impl Communicator {
     }
 
     /// The same, with an address through which the NVLink switch stores to the memory of all ranks and adds it up
-    /// ([`WindowMemory::multicast_address`]). Each rank needs a GPU of its own that supports multicast objects (Hopper or later, behind an
+    /// ([`WindowMemory::multicast_address`]): for calls of plans with a switch, and kernels of the program. Each rank needs a GPU of its own that supports multicast objects (Hopper or later, behind an
     /// NVSwitch). Compiled and never run on such GPUs.
     pub fn multicast_window(&mut self, bytes: usize) -> Result<WindowMemory, Error> {
         self.new_window(bytes, true)
@@ -108,7 +108,7 @@ impl Communicator {
                 in_process: &self.in_process,
                 timeout: self.timeout,
             };
-            window.bind(&sharing, &mut self.group)?;
+            window.bind(&sharing, &mut self.group, &self.multicast)?;
         }
         Ok(window)
     }

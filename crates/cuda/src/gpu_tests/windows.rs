@@ -7,6 +7,7 @@ use crate::cache;
 use crate::driver::{Function, Launch, Module, Parameters};
 use crate::nvrtc::{Nvrtc, Program};
 use crate::{Error, Rank, WINDOW_H, devices, on_threads};
+use weftlink_plan::{Algorithm, DataType};
 
 const RANKS: usize = 4;
 /// No multiple of a vector.
@@ -138,12 +139,38 @@ fn ring_of_kernels(rank: &mut Rank) -> Result<(), Error> {
     rank.synchronize()
 }
 
-macro_rules! rings {
-    ($($threads:ident, $processes:ident: $ring:ident;)*) => {
+/// Small and large calls in windows, whole and in part, as in buffers.
+fn collectives_in_windows(rank: &mut Rank) -> Result<(), Error> {
+    const LARGE: usize = 1 << 16;
+    let (own, ranks) = (rank.rank(), rank.size());
+    let mut window = rank.window::<f32>(ranks * LARGE)?;
+    for count in [1000, LARGE] {
+        let values = |rank: usize| (0..count).map(move |at| (at % 509 + 1000 * rank) as f32);
+        let mut buffer = rank.buffer_of(&values(own).collect::<Vec<f32>>())?;
+        rank.put(&buffer, &window, own, 0)?;
+        rank.all_reduce(window.part_mut(0..count), Reduction::Sum)?;
+        rank.get(&window, own, 0, &mut buffer)?;
+        let sum = |at: usize| (ranks * (at % 509) + 1000 * (ranks * (ranks - 1) / 2)) as f32;
+        assert_eq!(rank.read(&buffer)?, (0..count).map(sum).collect::<Vec<f32>>(), "{count} elements");
+        rank.write(&mut buffer, &values(own).collect::<Vec<f32>>())?;
+        rank.all_gather((&buffer, window.part_mut(0..ranks * count)))?;
+        rank.get(&window, own, (ranks - 1) * count, &mut buffer)?;
+        assert_eq!(rank.read(&buffer)?, values(ranks - 1).collect::<Vec<f32>>(), "{count} elements");
+    }
+    let outside = rank.broadcast(window.part_mut(1..ranks * LARGE + 1), 0).unwrap_err();
+    assert!(outside.to_string().contains("elements of a window"), "{outside}");
+    // Peers may still read this rank's memory.
+    rank.barrier()?;
+    drop(window);
+    rank.synchronize()
+}
+
+macro_rules! jobs {
+    ($($threads:ident, $processes:ident: $job:ident;)*) => {
         $(#[test]
         #[ignore = "needs a GPU: `make gpu-test`"]
         fn $threads() {
-            on_threads(&devices().unwrap()[0], RANKS, $ring).unwrap();
+            on_threads(&devices().unwrap()[0], RANKS, $job).unwrap();
         }
 
         #[test]
@@ -152,15 +179,16 @@ macro_rules! rings {
             each_process(concat!("gpu_tests::windows::", stringify!($processes)), RANKS, |group| {
                 let mut rank = Rank::new(group, &devices().unwrap()[0], TIMEOUT).unwrap();
                 rank.set_call_timeout(TIMEOUT);
-                $ring(&mut rank).unwrap();
+                $job(&mut rank).unwrap();
             });
         })*
     };
 }
 
-rings! {
+jobs! {
     windows_of_threads, windows_of_processes: ring_of_host;
     windows_of_threads_in_kernels, windows_of_processes_in_kernels: ring_of_kernels;
+    collectives_in_windows_of_threads, collectives_in_windows_of_processes: collectives_in_windows;
 }
 
 /// A graph of copies, signals and waits is launched again and again. With host memory, copies go through it.
@@ -243,4 +271,16 @@ fn multicast_windows_are_refused_where_ranks_share_a_gpu() {
         text.contains("does not support multicast objects") || text.contains("2 ranks share a GPU"),
         "{text}"
     );
+}
+
+#[test]
+#[ignore = "needs a GPU: `make gpu-test`"]
+fn plans_with_a_switch_are_refused_without_multicast_windows() {
+    let plan = verify(Algorithm::Nvls.flat(&Collective::AllReduce, 2, 1).unwrap()).unwrap();
+    let mut job = Ranks::new(2, Memory::Device);
+    let plans = job.load("nvls".to_owned(), &plan);
+    for (comm, plan) in std::iter::zip(&mut job.comms, plans) {
+        let refused = comm.prepare_call(plan, [4096; 2], 64, DataType::F32, Reduction::Sum).unwrap_err();
+        assert!(refused.to_string().contains("is in no multicast window"), "{refused}");
+    }
 }

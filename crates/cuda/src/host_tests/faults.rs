@@ -9,7 +9,7 @@ use weftlink_recorder::gpu::ReportKind::{Aborted, Differs, Gone, PeerFailed, Tim
 use weftlink_recorder::gpu::{BlockReport, ReportKind, ReportMemory};
 use weftlink_recorder::recorder::Owner;
 
-use super::{Build, Library, arenas_in, parameters};
+use super::{Build, Launch, Library, arenas_in, parameters};
 use crate::program::{Compiler, Program, Sequences, Spread};
 use crate::records::{self, ABORTED_BY, DIED, LEFT};
 use crate::source::Specialisation;
@@ -38,6 +38,8 @@ pub(super) struct Job {
     libraries: Vec<Library>,
     _arenas: Vec<Vec<u128>>,
     buffers: Vec<[Vec<f32>; 2]>,
+    /// The addresses of all inputs, then of all outputs.
+    addresses: Vec<u64>,
     pub(super) reports: Vec<ReportMemory>,
     /// A word of each rank.
     presence: Vec<AtomicU32>,
@@ -50,6 +52,10 @@ impl Job {
 
     /// A job whose reports name a communicator.
     pub(super) fn numbered(plan: &Verified, kernels: Kernels, job: u64) -> Job {
+        Job::built(plan, kernels, job, Build::Plain)
+    }
+
+    fn built(plan: &Verified, kernels: Kernels, job: u64, build: Build) -> Job {
         let spread = if kernels == Kernels::Direct { LONG } else { SPREAD };
         let compilers: Vec<_> =
             (0..plan.ranks).map(|rank| Compiler::new(plan.clone(), rank, SPREAD.slices)).collect();
@@ -64,20 +70,25 @@ impl Job {
             .collect();
         assert!(kernels != Kernels::Direct || programs.iter().all(|program| program.header.tiles == 1));
         let library = |program: &Program| {
-            let sequences =
-                if kernels == Kernels::Any { Sequences::none() } else { program.sequences.clone() };
+            let sequences = match kernels {
+                Kernels::Any if compilers[0].switch.is_some() => Sequences::with_switch(),
+                Kernels::Any => Sequences::none(),
+                Kernels::Fixed | Kernels::Direct => program.sequences.clone(),
+            };
             let (data_type, reduction) = (DataType::F32, Reduction::Sum);
             let is_in_shared = program.is_in_shared;
             Library::new(
                 &Specialisation { data_type, reduction, sequences, is_in_shared, is_one_gpu: true },
-                Build::Plain,
+                build,
             )
         };
+        let buffers: Vec<_> =
+            (0..plan.ranks).map(|rank| [vec![rank as f32 + 1.0; COUNT], vec![CANARY; COUNT]]).collect();
+        let sides = (0..2).flat_map(|side| buffers.iter().map(move |buffers| &buffers[side]));
         Job {
             libraries: programs.iter().map(library).collect(),
-            buffers: (0..plan.ranks)
-                .map(|rank| [vec![rank as f32 + 1.0; COUNT], vec![CANARY; COUNT]])
-                .collect(),
+            addresses: sides.map(|buffer| buffer.as_ptr().addr() as u64).collect(),
+            buffers,
             reports: (0..programs.len())
                 .map(|rank| {
                     let owner = Owner { rank, size: programs.len(), job };
@@ -93,7 +104,8 @@ impl Job {
     /// A call of one rank, with its signature, which is its number, too. The program is in the parameters.
     fn call(&self, rank: usize, signature: u32, timeout: Duration) -> Vec<u128> {
         let program = &self.programs[rank];
-        let [input, output] = [0, 1].map(|side: usize| self.buffers[rank][side].as_ptr().addr() as u64);
+        let ranks = self.programs.len();
+        let [input, output] = [self.addresses[rank], self.addresses[ranks + rank]];
         let header = records::CallHeader {
             signature,
             input,
@@ -105,7 +117,10 @@ impl Job {
             ..program.header
         };
         let mut call = bytemuck::bytes_of(&header).to_vec();
-        (0..header.ranks).for_each(|_| call.extend(bytemuck::bytes_of(&records::View { input, output })));
+        // Multicast addresses are those of the first rank.
+        let of_all = records::View { input: self.addresses[0], output: self.addresses[ranks] };
+        let view = |peer| if peer == rank { of_all } else { records::View { input, output } };
+        (0..ranks).for_each(|peer| call.extend(bytemuck::bytes_of(&view(peer))));
         call.extend(&program.bytes);
         parameters(call)
     }
@@ -114,11 +129,24 @@ impl Job {
     pub(super) fn run(&self, calls: &[(usize, u32)], timeout: Duration, seed: u64) {
         let parameters: Vec<_> =
             calls.iter().map(|&(rank, signature)| self.call(rank, signature, timeout)).collect();
-        let launches: Vec<_> = std::iter::zip(calls, &parameters)
-            .map(|(&(rank, _), call)| self.libraries[rank].launch(call, &self.programs[rank], SPREAD.threads))
-            .collect();
+        let launches: Vec<_> =
+            std::iter::zip(calls, &parameters).map(|(&(rank, _), call)| self.launch(rank, call)).collect();
+        self.multicast();
         // SAFETY: the calls have all that the kernels read, and the job owns every address in them.
         unsafe { self.libraries[0].run(&launches, seed) }
+    }
+
+    fn launch(&self, rank: usize, call: &[u128]) -> Launch {
+        self.libraries[rank].launch(call, &self.programs[rank], SPREAD.threads)
+    }
+
+    /// Tells kernels that run next on this thread where the memory of all ranks is.
+    fn multicast(&self) {
+        for library in &self.libraries {
+            let (table, ranks) = (self.addresses.as_ptr(), self.programs.len() as u32);
+            // SAFETY: the table has two addresses for each rank, and lives as long as the kernels run.
+            library.multicast.iter().for_each(|set| unsafe { set(table, 2, ranks) });
+        }
     }
 
     /// Makes calls of all ranks, which do not wait for each other between them.
@@ -152,7 +180,7 @@ pub(super) fn all_reduce(algorithm: Algorithm, ranks: u32, lanes: u32, protocol:
     algorithm.flat_with(&Collective::AllReduce, ranks, lanes, protocol).unwrap()
 }
 
-/// All-reduces of two ranks by packets, messages and memory.
+/// All-reduces of two ranks by packets, messages, memory and a switch.
 fn jobs_of_two() -> impl Iterator<Item = (String, Job)> {
     let plans = [
         (all_reduce(Algorithm::Exchange, 2, 1, Protocol::Ll), Kernels::Any),
@@ -160,6 +188,8 @@ fn jobs_of_two() -> impl Iterator<Item = (String, Job)> {
         (all_reduce(Algorithm::Ring, 2, 1, Protocol::Simple), Kernels::Any),
         (Algorithm::TwoShot.flat(&Collective::AllReduce, 2, 1).unwrap(), Kernels::Any),
         (Algorithm::TwoShot.flat(&Collective::AllReduce, 2, 1).unwrap(), Kernels::Direct),
+        (Algorithm::Nvls.flat(&Collective::AllReduce, 2, 1).unwrap(), Kernels::Any),
+        (Algorithm::Nvls.flat(&Collective::AllReduce, 2, 1).unwrap(), Kernels::Direct),
     ];
     plans.into_iter().map(|(plan, kernels)| (format!("{} {kernels:?}", plan.name), Job::new(plan, kernels)))
 }
@@ -174,6 +204,7 @@ fn kernels_that_know_the_order_of_steps_run_overlapping_calls() {
         all_reduce(Algorithm::Exchange, 3, 1, Protocol::Ll),
         all_reduce(Algorithm::Ring, 3, 2, Protocol::Simple),
         Algorithm::TwoShot.flat(&Collective::AllReduce, 3, 1).unwrap(),
+        Algorithm::Nvls.flat(&Collective::AllReduce, 3, 1).unwrap(),
     ] {
         for kernels in [Kernels::Fixed, Kernels::Direct] {
             let name = plan.name.clone();
@@ -230,6 +261,47 @@ fn ranks_in_different_calls_are_told_apart() {
     }
 }
 
+/// A rank has its buffers elsewhere in a window: the others must not access what lies there.
+#[test]
+fn a_switch_is_not_used_if_one_rank_is_in_another_call() {
+    for seed in 0..20 {
+        for collective in [Collective::AllReduce, Collective::Broadcast { root: 0 }] {
+            let plan = Algorithm::Nvls.flat(&collective, 3, 1).unwrap();
+            let job = Job::new(plan, kernels_of(seed));
+            job.run(&[(0, 7), (1, 7), (2, 8)], Duration::from_millis(5), seed);
+            for rank in 0..3 {
+                assert!(job.failure(rank).is_some(), "{collective}, seed {seed}, rank {rank}");
+                assert_eq!(job.output(rank), vec![CANARY; COUNT], "{collective}, seed {seed}, rank {rank}");
+            }
+            let kinds = [0, 1, 2].map(|rank| job.failure(rank).map(|(kind, _)| kind));
+            assert!(kinds.contains(&Some(Differs)), "{collective}, seed {seed}: {kinds:?}");
+        }
+    }
+}
+
+/// A call reads at once what peers have stored through a switch in the call before it.
+pub(super) fn run_behind_a_switch(build: Build, seed: u64) {
+    const RANKS: usize = 3;
+    let job = |algorithm, protocol| {
+        let plan = verify(all_reduce(algorithm, RANKS as u32, 1, protocol)).unwrap();
+        Job::built(&plan, Kernels::Any, 0, build)
+    };
+    let (first, mut second) =
+        (job(Algorithm::Nvls, Protocol::Simple), job(Algorithm::Exchange, Protocol::Ll));
+    second.addresses[..RANKS].copy_from_slice(&first.addresses[RANKS..]);
+    let each = || (0..RANKS).flat_map(|rank| [(&first, rank), (&second, rank)]);
+    let calls: Vec<_> = each().map(|(job, rank)| job.call(rank, 7, Duration::from_secs(1))).collect();
+    let launches: Vec<_> =
+        std::iter::zip(each(), &calls).map(|((job, rank), call)| job.launch(rank, call)).collect();
+    first.multicast();
+    // SAFETY: the calls have all that the kernels read, and the jobs own every address in them.
+    unsafe { first.libraries[0].run(&launches, seed) }
+    for rank in 0..RANKS {
+        assert_eq!([first.failure(rank), second.failure(rank)], [None; 2], "seed {seed}, rank {rank}");
+        assert_eq!(second.output(rank), vec![18.0; COUNT], "seed {seed}, rank {rank}");
+    }
+}
+
 /// Rank 0 is in another call than the ranks behind it. Rank 1 must not send its packets on as its own.
 #[test]
 fn packets_of_another_call_are_not_sent_on() {
@@ -276,6 +348,7 @@ fn a_rank_that_is_gone_ends_calls_that_wait_for_it_and_is_named() {
         all_reduce(Algorithm::Exchange, 3, 1, Protocol::Ll),
         all_reduce(Algorithm::Ring, 3, 1, Protocol::Simple),
         Algorithm::TwoShot.flat(&Collective::AllReduce, 3, 1).unwrap(),
+        Algorithm::Nvls.flat(&Collective::AllReduce, 3, 1).unwrap(),
     ] {
         let name = plan.name.clone();
         for (seed, state) in [(0, LEFT), (1, DIED), (2, LEFT)] {

@@ -30,6 +30,7 @@ struct TestCall {
 };
 inline void run_actions(const TestCall& call) {
     multicast_table.store((const u64*)call.window.peers, std::memory_order_relaxed);
+    multicast_windows.store(1, std::memory_order_relaxed);
     multicast_ranks.store(call.window.ranks, std::memory_order_relaxed);
     for (u64 i = 0; i < call.count; i++) {
         const Action& a = ((const Action*)call.actions)[i];

@@ -26,6 +26,8 @@ pub(crate) struct Sequences {
     enters: u32,
     /// Whether the program is in the parameters of the kernel.
     pub(super) in_parameters: bool,
+    /// Whether the plan uses a switch.
+    pub(super) has_switch: bool,
     /// The constants of a kernel for packets.
     pub(super) direct: Option<Direct>,
 }
@@ -85,6 +87,7 @@ impl Sequences {
             lanes: 0,
             enters: 0,
             in_parameters: false,
+            has_switch: false,
             direct: None,
         }
     }
@@ -117,8 +120,15 @@ impl Sequences {
             lanes,
             enters: if enters { ranks } else { 0 },
             in_parameters: false,
+            has_switch: false,
             direct: None,
         }
+    }
+
+    /// The sequences of a kernel for any program of plans with a switch.
+    #[cfg(test)]
+    pub(crate) fn with_switch() -> Sequences {
+        Sequences { has_switch: true, ..Sequences::none() }
     }
 
     /// Whether calls of one tile run without a program.
@@ -152,6 +162,9 @@ impl Sequences {
         }
         if self.enters > 0 {
             _ = write!(text, "\n#define WEFT_ENTERS {}", self.enters);
+        }
+        if self.has_switch {
+            text += "\n#define WEFT_SWITCH";
         }
         text += if self.in_parameters { "\n#define WEFT_IN_PARAMETERS\n" } else { "\n" };
         self.direct.iter().for_each(|direct| text += &direct.macros());

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytemuck::{Pod, bytes_of};
 use weftlink_plan::Blocks;
-use weftlink_plan::plan::{Buffer, Input, Lane, Op, Output, Place, Remote, Step, Wait};
+use weftlink_plan::plan::{Buffer, Grouped, Input, Lane, Op, Output, Place, Remote, Step, Wait};
 
 use super::{Arenas, Compiler, End, Finishing, Unfit};
 use crate::arena::{FifoKey, steps_of};
@@ -89,7 +89,7 @@ impl LaneCompiler<'_> {
             let operand = match *input {
                 Input::Local(Place { buffer, chunk }) => self.memory(compiler.rank, buffer, chunk)?,
                 Input::Peer(Remote { rank, buffer, chunk }) => self.memory(rank, buffer, chunk)?,
-                Input::Switch(_) => return Err(Unfit::Switch),
+                Input::Switch(ref all) => self.switched(all)?,
                 Input::Received { from } => {
                     self.message((from, compiler.rank, self.channel), &mut parts, progress)
                 }
@@ -100,7 +100,7 @@ impl LaneCompiler<'_> {
             let operand = match *output {
                 Output::Local(Place { buffer, chunk }) => self.memory(compiler.rank, buffer, chunk)?,
                 Output::Peer(Remote { rank, buffer, chunk }) => self.memory(rank, buffer, chunk)?,
-                Output::Multicast(_) => return Err(Unfit::Switch),
+                Output::Multicast(ref all) => self.switched(all)?,
                 Output::Sent { to } => self.message((compiler.rank, to, self.channel), &mut parts, progress),
             };
             parts.outputs.push(operand);
@@ -126,6 +126,7 @@ impl LaneCompiler<'_> {
             | flag(has(records::MESSAGE), records::MESSAGES)
             | flag(finishing == Finishing::All, records::FINISHES)
             | flag(finishing == Finishing::Output, records::FINISHES_FIRST)
+            | flag(has(records::SWITCH), records::BY_SWITCH)
             | flag(!parts.releases_data, records::RELAXED);
         let Parts { mut entries, polls, inputs, outputs, posts, .. } = parts;
         let entered = entries.len();
@@ -208,6 +209,13 @@ impl LaneCompiler<'_> {
             (false, _) => records::PEER_OUTPUT,
         };
         Ok(records::Operand { kind, index: rank as u16, offset, ..Default::default() })
+    }
+
+    /// A chunk of all ranks, which lies at the same place on each.
+    fn switched(&self, all: &Grouped<u32>) -> Result<records::Operand, Unfit> {
+        let records::Operand { offset, .. } = self.memory(self.compiler.rank, all.buffer, all.chunk)?;
+        let index = u16::from(all.buffer == Buffer::Output);
+        Ok(records::Operand { kind: records::SWITCH, index, offset, ..Default::default() })
     }
 
     /// The next message of a FIFO, with what to poll before and to post after it.

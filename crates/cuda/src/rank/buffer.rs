@@ -4,7 +4,9 @@ use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
+use super::Window;
 use super::arrange::Lengths;
+use super::part::{Part, PartMut};
 use crate::driver::{DeviceAddress, DeviceBuffer, Mapping};
 use crate::pool::Pool;
 
@@ -55,59 +57,75 @@ impl<T> Drop for Buffer<T> {
     }
 }
 
-/// The buffers of a call.
+/// The buffers of a call, or windows in their place.
 #[derive(Debug)]
 pub enum Buffers<'a, T> {
-    /// Input and output in one buffer, or an output alone.
-    InPlace(&'a mut Buffer<T>),
+    /// Input and output in one place, or an output alone.
+    InPlace(PartMut<'a, T>),
     /// An input alone, on ranks that get nothing.
-    Input(&'a Buffer<T>),
+    Input(Part<'a, T>),
     /// Input and output.
-    Separate(&'a Buffer<T>, &'a mut Buffer<T>),
+    Separate(Part<'a, T>, PartMut<'a, T>),
+}
+
+impl<'a, T> From<PartMut<'a, T>> for Buffers<'a, T> {
+    fn from(part: PartMut<'a, T>) -> Self {
+        Buffers::InPlace(part)
+    }
+}
+
+impl<'a, T> From<Part<'a, T>> for Buffers<'a, T> {
+    fn from(part: Part<'a, T>) -> Self {
+        Buffers::Input(part)
+    }
 }
 
 impl<'a, T> From<&'a mut Buffer<T>> for Buffers<'a, T> {
     fn from(buffer: &'a mut Buffer<T>) -> Self {
-        Buffers::InPlace(buffer)
+        Buffers::InPlace(buffer.into())
     }
 }
 
 impl<'a, T> From<&'a Buffer<T>> for Buffers<'a, T> {
     fn from(input: &'a Buffer<T>) -> Self {
-        Buffers::Input(input)
+        Buffers::Input(input.into())
     }
 }
 
-impl<'a, T> From<(&'a Buffer<T>, &'a mut Buffer<T>)> for Buffers<'a, T> {
-    fn from((input, output): (&'a Buffer<T>, &'a mut Buffer<T>)) -> Self {
-        Buffers::Separate(input, output)
+impl<'a, T> From<&'a mut Window<T>> for Buffers<'a, T> {
+    fn from(window: &'a mut Window<T>) -> Self {
+        Buffers::InPlace(window.into())
     }
 }
 
-impl<T> Buffers<'_, T> {
-    pub(super) fn each(&self) -> impl Iterator<Item = &Buffer<T>> {
-        let (first, second): (&Buffer<T>, Option<&Buffer<T>>) = match self {
-            Buffers::InPlace(buffer) => (buffer, None),
-            Buffers::Input(input) => (input, None),
-            Buffers::Separate(input, output) => (input, Some(output)),
-        };
-        std::iter::once(first).chain(second)
+impl<'a, T> From<&'a Window<T>> for Buffers<'a, T> {
+    fn from(input: &'a Window<T>) -> Self {
+        Buffers::Input(input.into())
     }
+}
 
-    pub(super) fn lengths(&self) -> Lengths {
+impl<'a, T, I: Into<Part<'a, T>>, O: Into<PartMut<'a, T>>> From<(I, O)> for Buffers<'a, T> {
+    fn from((input, output): (I, O)) -> Self {
+        Buffers::Separate(input.into(), output.into())
+    }
+}
+
+impl<'a, T> Buffers<'a, T> {
+    /// The input's elements and the output's.
+    pub(super) fn both(&self) -> [&Part<'a, T>; 2] {
         match self {
-            Buffers::InPlace(buffer) => Lengths::InPlace(buffer.len()),
-            Buffers::Input(input) => Lengths::Input(input.len()),
-            Buffers::Separate(input, output) => Lengths::Separate(input.len(), output.len()),
+            Buffers::InPlace(part) => [part.as_part(); 2],
+            Buffers::Input(input) => [input; 2],
+            Buffers::Separate(input, output) => [input, output.as_part()],
         }
     }
 
-    /// Where the input's buffer and the output's begin.
-    pub(super) fn addresses(&self) -> [DeviceAddress; 2] {
+    pub(super) fn lengths(&self) -> Lengths {
+        let [input, output] = self.both().map(Part::len);
         match self {
-            Buffers::InPlace(buffer) => [buffer.address(); 2],
-            Buffers::Input(input) => [input.address(); 2],
-            Buffers::Separate(input, output) => [input.address(), output.address()],
+            Buffers::InPlace(_) => Lengths::InPlace(input),
+            Buffers::Input(_) => Lengths::Input(input),
+            Buffers::Separate(..) => Lengths::Separate(input, output),
         }
     }
 }

@@ -2,16 +2,16 @@
 
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
-use std::ops::Range;
 use std::sync::Arc;
 
 use bytemuck::Pod;
 
-use super::{Buffer, Rank};
+use super::Rank;
+use super::part::{Part, PartMut};
 use crate::driver::DeviceAddress;
 use crate::pool::Pool;
 use crate::window::{DeviceWindow, WindowMemory};
-use crate::{Communicator, Error, driver::DeviceBuffer};
+use crate::{Communicator, Error};
 
 /// The same number of elements on every rank's GPU, which all ranks read and write.
 ///
@@ -40,6 +40,14 @@ impl<T> Window<T> {
     pub fn address(&self, rank: usize) -> Option<DeviceAddress> {
         self.memory.address(rank)
     }
+
+    pub(super) fn own_address(&self) -> DeviceAddress {
+        self.memory.own_address()
+    }
+
+    pub(super) fn is_multicast(&self) -> bool {
+        self.memory.multicast_address().is_some()
+    }
 }
 
 impl<T> Drop for Window<T> {
@@ -47,45 +55,6 @@ impl<T> Drop for Window<T> {
         // SAFETY: it is taken once.
         let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
         self.pool.give(memory.bytes(), memory);
-    }
-}
-
-/// Elements of a buffer, to be copied from: all of them, or those that [`Buffer::part`] selects.
-#[derive(Clone, Debug)]
-pub struct Part<'a, T> {
-    buffer: &'a Buffer<T>,
-    range: Range<usize>,
-}
-
-/// Elements of a buffer, to be copied to: all of them, or those that [`Buffer::part_mut`] selects.
-#[derive(Debug)]
-pub struct PartMut<'a, T> {
-    buffer: &'a mut Buffer<T>,
-    range: Range<usize>,
-}
-
-impl<T> Buffer<T> {
-    /// Some of its elements. A call that gets a range outside of the buffer refuses it.
-    pub fn part(&self, range: Range<usize>) -> Part<'_, T> {
-        Part { buffer: self, range }
-    }
-
-    /// Some of its elements, to be written.
-    pub fn part_mut(&mut self, range: Range<usize>) -> PartMut<'_, T> {
-        PartMut { buffer: self, range }
-    }
-}
-
-impl<'a, T> From<&'a Buffer<T>> for Part<'a, T> {
-    fn from(buffer: &'a Buffer<T>) -> Self {
-        Part { buffer, range: 0..buffer.len() }
-    }
-}
-
-impl<'a, T> From<&'a mut Buffer<T>> for PartMut<'a, T> {
-    fn from(buffer: &'a mut Buffer<T>) -> Self {
-        let range = 0..buffer.len();
-        PartMut { buffer, range }
     }
 }
 
@@ -112,7 +81,19 @@ impl Rank {
         self.new_window(length, Communicator::window)
     }
 
-    /// The same, for kernels that use `multimem` instructions: see [`Communicator::multicast_window`].
+    /// The same, for collectives through the NVLink switch and for kernels that use `multimem` instructions: see
+    /// [`Communicator::multicast_window`].
+    ///
+    /// ```no_run
+    /// use weftlink_cuda::{Error, Rank};
+    /// use weftlink_plan::Reduction;
+    ///
+    /// fn sum(rank: &mut Rank) -> Result<(), Error> {
+    ///     let mut gradients = rank.multicast_window::<f32>(1 << 20)?;
+    ///     rank.all_reduce(&mut gradients, Reduction::Sum)?;
+    ///     rank.broadcast(gradients.part_mut(0..1 << 16), 0)
+    /// }
+    /// ```
     pub fn multicast_window<T: Pod>(&mut self, length: usize) -> Result<Window<T>, Error> {
         self.new_window(length, Communicator::multicast_window)
     }
@@ -139,8 +120,7 @@ impl Rank {
         peer: usize,
         offset: usize,
     ) -> Result<(), Error> {
-        let Part { buffer, range } = from.into();
-        let [local, remote, bytes] = self.places(buffer, range, window, peer, offset)?;
+        let [local, remote, bytes] = self.places(&from.into(), window, peer, offset)?;
         self.copy(remote, local, bytes)
     }
 
@@ -152,8 +132,7 @@ impl Rank {
         offset: usize,
         into: impl Into<PartMut<'a, T>>,
     ) -> Result<(), Error> {
-        let PartMut { buffer, range } = into.into();
-        let [local, remote, bytes] = self.places(buffer, range, window, peer, offset)?;
+        let [local, remote, bytes] = self.places(into.into().as_part(), window, peer, offset)?;
         self.copy(local, remote, bytes)
     }
 
@@ -178,7 +157,7 @@ impl Rank {
         self.collectives.communicator().device_window(&window.memory)
     }
 
-    fn check_window<T>(&self, window: &Window<T>) -> Result<(), Error> {
+    pub(super) fn check_window<T>(&self, window: &Window<T>) -> Result<(), Error> {
         self.check_not_captured()?;
         if Arc::ptr_eq(&window.pool, &self.windows) {
             return Ok(());
@@ -187,31 +166,23 @@ impl Rank {
         Err(Error::Misuse { attempt: format!("use a window on rank {}", self.rank()), why })
     }
 
-    /// The addresses of a part of a buffer and of its copy in a window, and their bytes.
+    /// The addresses of elements and of their copy in a window, and their bytes.
     fn places<T>(
         &self,
-        buffer: &Buffer<T>,
-        range: Range<usize>,
+        part: &Part<'_, T>,
         window: &Window<T>,
         peer: usize,
         offset: usize,
     ) -> Result<[u64; 3], Error> {
         self.check()?;
-        self.owns(buffer)?;
+        part.check(self)?;
         self.check_window(window)?;
-        let size = size_of::<T>();
-        if range.start > range.end || range.end > buffer.len() {
-            let why = format!("it has {} elements", buffer.len());
-            return Err(Error::Misuse { attempt: format!("use elements {range:?} of a buffer"), why });
-        }
-        let (length, at) = (range.len(), offset.checked_mul(size));
+        let (bytes, at) = (part.len() * size_of::<T>(), offset.checked_mul(size_of::<T>()));
         let Some(at) = at else {
             let why = format!("it has {} elements", window.len());
             return Err(Error::Misuse { attempt: format!("use element {offset} of a window"), why });
         };
-        let remote = window.memory.place(peer, at, length * size)?;
-        let local = buffer.memory().place(range.start * size, length * size, "copy")?;
-        Ok([local, remote, (length * size) as u64])
+        Ok([part.address(), window.memory.place(peer, at, bytes)?, bytes as u64])
     }
 
     fn copy(&self, target: DeviceAddress, source: DeviceAddress, bytes: u64) -> Result<(), Error> {

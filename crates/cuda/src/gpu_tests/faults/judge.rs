@@ -139,7 +139,8 @@ mod tests {
         ));
         assert!(!is_right(Kind::Stopped, &[(0, waited), (1, waited)]), "it has not said how its call ended");
         assert!(is_right(Kind::Leaves, &[(0, "rank 2 has left the communicator"), (2, "")]));
-        let mismatch = "rank 1 is in another call than rank 2: counts, types or operations differ";
+        let mismatch =
+            "rank 1 is in another call than rank 2: counts, types, operations or offsets in windows differ";
         assert!(is_right(
             Kind::OtherType,
             &[(0, elsewhere.replace('0', "2").as_str()), (1, "rank 2 aborted, or"), (2, mismatch)]

@@ -32,7 +32,7 @@ inline void store_relaxed(u64* to, u64 value) { atomic(to).store(value, std::mem
 // Thread sanitizers do not know fences: entries are loaded and stored with the order that the fences give them.
 inline u64 load_entry(const u64* from) { return load_acquire(from); }
 inline void store_entry(u64* to, u64 value) { store_release(to, value); }
-inline void fence_release() {}
+inline void fence_kernels() {}
 inline void fence_acquire() {}
 inline u64 add_relaxed(u64* to, u64 value) { return atomic(to).fetch_add(value, std::memory_order_relaxed); }
 inline u64 exchange(u64* to, u64 value) { return atomic(to).exchange(value, std::memory_order_relaxed); }

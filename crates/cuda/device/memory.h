@@ -71,8 +71,14 @@ WEFT_DEVICE u64 exchange(u64* to, u64 value) {
     asm volatile("atom.relaxed." WEFT_SCOPE ".global.exch.b64 %0,[%1],%2;" : "=l"(before) : "l"(to), "l"(value) : "memory");
     return before;
 }
-// Orders what this block has written before, or what kernels before it have, with what it stores next; and loads likewise.
-WEFT_DEVICE void fence_release() { asm volatile("fence.acq_rel." WEFT_SCOPE ";" ::: "memory"); }
+// Orders what kernels before this one on the stream have written with what this one stores next. On its own GPU, that is visible when this
+// one begins.
+#ifdef WEFT_ONE_GPU
+WEFT_DEVICE void fence_kernels() {}
+#else
+WEFT_DEVICE void fence_kernels() { asm volatile("fence.acq_rel." WEFT_SCOPE ";" ::: "memory"); }
+#endif
+// Orders loads before with what this one accesses next.
 WEFT_DEVICE void fence_acquire() { asm volatile("fence.acq_rel." WEFT_SCOPE ";" ::: "memory"); }
 
 // Two packets: 4 bytes and a flag each. Each is one access of 8 bytes, so it is written and read whole.

@@ -89,12 +89,13 @@ WEFT_DEVICE void run(const Call& call, Shared& shared) {
     const u64 failure = load_relaxed_if(thread_index() < ranks, (const u64*)header.failure);
     block.tile = block.tiles = load_relaxed(block.tiles_run());
     block.failed = failure != 0;
+    // While the loads above are under way.
+    copy_program(block);
     if (header.announces && lane == 0 && thread_index() < ranks && !block.failed) {
-        fence_release();
+        fence_kernels();
         WEFT_EACH (r, ranks)
             if (r != header.rank) enter(block, r);
     }
-    copy_program(block);
 #ifdef WEFT_ENTERS
     // All lanes begin by waiting for the entries of all ranks.
     WEFT_EACH (r, ranks)

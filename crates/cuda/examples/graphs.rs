@@ -72,7 +72,7 @@ fn measure(device: &Device, count: usize, options: &Options) {
     };
     let plans = [
         ("exchange:ll", flat(Algorithm::Exchange, Protocol::Ll), 0..=256 << 10),
-        ("two-shot", flat(Algorithm::TwoShot, Protocol::Simple), 64 << 10..=usize::MAX),
+        ("two-shot", flat(Algorithm::TwoShot, Protocol::Simple), 8 << 10..=usize::MAX),
     ]
     .map(|(name, plan, sizes)| (name, ranks.load(&verify(adapted(plan)).unwrap()).unwrap(), sizes));
     for &bytes in &options.bytes {

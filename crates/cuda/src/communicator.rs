@@ -33,6 +33,7 @@ use crate::program::{Compiler, Program, Spread};
 use crate::records::{DIED, GONE, PEER_FAILED};
 use crate::registration::BufferRegistry;
 use crate::reports::{Reports, describe};
+use crate::residency::Resident;
 use crate::sharing::{Memory, Shared, Sharing, exchange};
 use crate::staging::Staging;
 
@@ -53,8 +54,9 @@ pub struct Communicator {
     ranks_on_gpu_max: usize,
     /// Blocks that every rank may have on its GPU.
     share: usize,
+    _resident: Resident,
     shares_context: bool,
-    /// Whether kernels synchronise with kernels of this process and GPU only.
+    /// Whether kernels synchronise with kernels of this GPU only, of any process: they meet in its L2 cache.
     is_one_gpu: bool,
     in_process: Vec<bool>,
     /// With the other ranks of this process, if there are any.

@@ -173,6 +173,7 @@ cases! {
     cases_of_1_rank: Device, 1;
     cases_of_2_ranks: Device, 2;
     cases_of_3_ranks: Device, 3;
+    cases_of_4_ranks: Device, 4;
     cases_of_5_ranks: Device, 5;
     cases_of_8_ranks: Device, 8;
     cases_of_2_ranks_through_the_host: Host, 2;

@@ -28,6 +28,7 @@ pub(crate) struct Kernels {
 pub(crate) struct WindowKernels {
     pub(crate) signal: Function,
     pub(crate) wait: Function,
+    pub(crate) copy: Function,
 }
 
 #[derive(Clone, Debug)]
@@ -76,11 +77,16 @@ impl Kernels {
             None => {
                 let cubin = self.cubin(&window::KERNELS.concat(), "windows")?;
                 let module = Module::load(&self.context, &cubin)?;
-                let [signal, wait] = [module.function("weft_signal")?, module.function("weft_wait")?];
-                // Drivers load a function at the first use, for which they may wait for kernels.
-                signal.attributes()?;
-                wait.attributes()?;
-                WindowKernels { signal, wait }
+                let kernel = |name| {
+                    let function = module.function(name)?;
+                    // Drivers load a function at the first use, for which they may wait for kernels.
+                    function.attributes().map(|_| function)
+                };
+                WindowKernels {
+                    signal: kernel("weft_signal")?,
+                    wait: kernel("weft_wait")?,
+                    copy: kernel("weft_copy")?,
+                }
             }
         };
         Ok(self.window.insert(kernels))

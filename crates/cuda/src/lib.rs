@@ -34,6 +34,7 @@ pub mod ranks;
 mod records;
 mod registration;
 mod reports;
+mod residency;
 mod sharing;
 mod source;
 mod staging;

@@ -16,6 +16,7 @@ use crate::lost::ContextWatch;
 use crate::presence::Presence;
 use crate::registration::BufferRegistry;
 use crate::reports::Reports;
+use crate::residency::{Resident, blocks_of_rank};
 use crate::sharing::{Memory, exchange, process_token};
 use crate::staging::Staging;
 use crate::{Error, queues};
@@ -31,15 +32,18 @@ struct Identity {
     process: u64,
     gpu: [u8; 16],
     multiprocessors: u32,
+    /// Other communicators of its process on the GPU.
+    others: u32,
     wants_host_memory: bool,
 }
 
 impl Identity {
     fn to_bytes(self) -> Vec<u8> {
-        let Identity { process, gpu, multiprocessors, wants_host_memory } = self;
+        let Identity { process, gpu, multiprocessors, others, wants_host_memory } = self;
         let mut bytes = process.to_le_bytes().to_vec();
         bytes.extend(gpu);
         bytes.extend(multiprocessors.to_le_bytes());
+        bytes.extend(others.to_le_bytes());
         bytes.push(u8::from(wants_host_memory));
         bytes
     }
@@ -48,11 +52,13 @@ impl Identity {
         let (process, rest) = bytes.split_first_chunk()?;
         let (gpu, rest) = rest.split_first_chunk()?;
         let (multiprocessors, rest) = rest.split_first_chunk()?;
+        let (others, rest) = rest.split_first_chunk()?;
         let [wants_host_memory] = rest else { return None };
         Some(Identity {
             process: u64::from_le_bytes(*process),
             gpu: *gpu,
             multiprocessors: u32::from_le_bytes(*multiprocessors),
+            others: u32::from_le_bytes(*others),
             wants_host_memory: *wants_host_memory != 0,
         })
     }
@@ -81,10 +87,12 @@ impl Communicator {
         }
         let context = Context::primary(device)?;
         let stream = Stream::new(&context)?;
+        let resident = Resident::new(device.uuid, group.id());
         let own = Identity {
             process: process_token(),
             gpu: device.uuid,
             multiprocessors: device.multiprocessors as u32,
+            others: resident.others,
             wants_host_memory: memory == Memory::Host,
         };
         let all: Vec<Identity> = exchange(&mut group, "GPUs", own.to_bytes(), timeout)?
@@ -101,12 +109,10 @@ impl Communicator {
             queues::warn_if_few(in_context.len());
         }
         // All ranks cut their elements into the same slices, so the smallest share counts.
-        let share = |rank: &Identity| {
-            // Two ranks have too few loads in flight with a block on every multiprocessor.
-            let blocks = rank.multiprocessors as usize * if ranks_on(rank.gpu) <= 2 { 2 } else { 1 };
-            blocks / ranks_on(rank.gpu)
-        };
-        let share = all.iter().map(share).min().unwrap_or(0).max(1);
+        let others = all.iter().map(|rank| rank.others).max().unwrap_or(0);
+        let share =
+            |rank: &Identity| blocks_of_rank(rank.multiprocessors as usize, ranks_on(rank.gpu), others);
+        let share = all.iter().map(share).min().unwrap_or(1);
         let visible = device.driver().devices()?;
         let (mut reaches_all, mut peers) = (true, Vec::new());
         for (rank, in_process) in std::iter::zip(&all, &in_process).filter(|(rank, _)| rank.gpu != own.gpu) {
@@ -154,8 +160,7 @@ impl Communicator {
             watch,
             calls: Calls::new(owner),
             shares_context: in_context.len() > 1,
-            // The scope of a GPU covers the threads of one program.
-            is_one_gpu: ranks_on_gpu == all.len() && is_one_process && !is_host,
+            is_one_gpu: ranks_on_gpu == all.len() && !is_host,
             memory,
             group,
             event: Event::new(&context)?,
@@ -168,6 +173,7 @@ impl Communicator {
             ranks_on_gpu,
             ranks_on_gpu_max: all.iter().map(|rank| ranks_on(rank.gpu)).max().unwrap_or(1),
             share,
+            _resident: resident,
             in_process,
             loading,
             timeout,
@@ -199,7 +205,8 @@ mod tests {
 
     #[test]
     fn identities_round_trip() {
-        let identity = Identity { process: 7, gpu: [3; 16], multiprocessors: 132, wants_host_memory: true };
+        let identity =
+            Identity { process: 7, gpu: [3; 16], multiprocessors: 132, others: 2, wants_host_memory: true };
         let bytes = identity.to_bytes();
         assert_eq!(Identity::from_bytes(&bytes), Some(identity));
         assert_eq!(Identity::from_bytes(&bytes[1..]), None);

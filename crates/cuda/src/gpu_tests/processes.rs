@@ -172,7 +172,9 @@ macro_rules! cases {
 cases! {
     cases_of_2_processes: 2;
     cases_of_3_processes: 3;
+    cases_of_4_processes: 4;
     cases_of_5_processes: 5;
+    cases_of_8_processes: 8;
 }
 
 /// A peer that used memory that was freed would read another rank's input of an earlier round, or leave the poison in the output.

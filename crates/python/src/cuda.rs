@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use weftlink::bootstrap::Bootstrap;
 use weftlink::cuda::driver::{Driver, Stream};
 use weftlink::cuda::{self, Aborter, Arranged, Collectives, Lengths, arrange, devices};
@@ -293,6 +294,13 @@ pub(crate) fn stream_of(object: &Bound<'_, PyAny>) -> PyResult<u64> {
     let py = object.py();
     match Library::of(object)? {
         Library::Torch => {
+            static RAW: PyOnceLock<Option<Py<PyAny>>> = PyOnceLock::new();
+            // A tenth of the time of `torch.cuda.current_stream`.
+            let find = || py.import("torch._C").and_then(|torch| torch.getattr("_cuda_getCurrentRawStream"));
+            if let Some(raw) = RAW.get_or_init(py, || find().ok().map(Bound::unbind)) {
+                let device = object.call_method0(intern!(py, "get_device"))?;
+                return raw.bind(py).call1((device,))?.extract();
+            }
             let device = object.getattr(intern!(py, "device"))?;
             let cuda = py.import("torch.cuda")?;
             cuda.call_method1("current_stream", (device,))?.getattr("cuda_stream")?.extract()

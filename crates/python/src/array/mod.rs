@@ -1,12 +1,13 @@
 //! The memory of a Python object, as a call needs it: address, length and type of the elements.
 //!
-//! The buffer protocol comes first (NumPy arrays, bytes, bytearray, memoryview, array.array), then DLPack (tensors of PyTorch and other
+//! Plain tensors of PyTorch on a GPU are read by their attributes. Of the others, the buffer protocol comes first (NumPy arrays, bytes, bytearray, memoryview, array.array), then DLPack (tensors of PyTorch and other
 //! libraries), then `__cuda_array_interface__`. None of them needs NumPy.
 
 mod buffer;
 mod cuda_interface;
 pub(crate) mod dlpack;
 pub(crate) mod library;
+mod tensor;
 
 use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
@@ -48,7 +49,11 @@ impl Array {
     /// The memory of an object, with the type of its elements overridden by `data_type`.
     pub(crate) fn of(object: &Bound<'_, PyAny>, data_type: Option<&str>) -> PyResult<Result<Self, Error>> {
         let py = object.py();
-        let described = match buffer::describe(object) {
+        let described = match tensor::describe(object) {
+            Ok(None) => buffer::describe(object),
+            described => described,
+        };
+        let described = match described {
             Ok(None) => dlpack::describe(object),
             described => described,
         };

@@ -13,7 +13,7 @@ mod operation;
 mod pieces;
 mod record;
 mod start;
-mod tensor;
+pub(crate) mod tensor;
 
 pub(crate) use call::Call;
 pub(crate) use group::Group;

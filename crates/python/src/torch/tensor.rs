@@ -54,12 +54,21 @@ fn objects(py: Python<'_>) -> PyResult<&Vec<Option<Py<PyAny>>>> {
     })
 }
 
+/// Weft's type for one of torch's, or the bytes of an element that Weft only moves; nothing for others.
+pub(crate) fn type_of(dtype: &Bound<'_, PyAny>) -> PyResult<Option<Result<DataType, usize>>> {
+    Ok(position_of(dtype)?.map(|position| TYPES[position].1))
+}
+
+fn position_of(dtype: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
+    let objects = objects(dtype.py())?;
+    Ok(objects.iter().position(|object| object.as_ref().is_some_and(|it| it.is(dtype))))
+}
+
 impl Tensor {
     pub(super) fn of(tensor: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = tensor.py();
         let dtype = tensor.getattr(intern!(py, "dtype"))?;
-        let position = objects(py)?.iter().position(|object| object.as_ref().is_some_and(|it| it.is(&dtype)));
-        let Some((name, kind)) = position.map(|position| TYPES[position]) else {
+        let Some((name, kind)) = position_of(&dtype)?.map(|position| TYPES[position]) else {
             return Err(usage(py, &format!("tensors of type {dtype} are not supported")));
         };
         if !tensor.getattr(intern!(py, "is_cpu"))?.is_truthy()? {

@@ -201,6 +201,7 @@ impl Communicator {
     /// uses (`torch.cuda.empty_cache()`). Waits for the work of this rank's GPU. Processes close memory of `cudaMalloc` in their next call
     /// that accesses buffers.
     pub fn release_buffers(&mut self) -> Result<(), Error> {
+        self.check_process()?;
         if self.resources.registry.is_none() {
             return Ok(());
         }
@@ -220,12 +221,14 @@ impl Communicator {
     /// If a rank died under MPS, it may take this process's context with it: the first check after a death waits for that, half a second at
     /// most. If the error [needs a restart](Error::needs_restart), the process cannot use its GPU any more.
     pub fn check(&self) -> Result<(), Error> {
+        self.check_process()?;
         self.probe().map_err(|error| self.explained(error))?;
         self.check_recorded()
     }
 
     /// The same without a call of the driver, unless there is a failure.
     fn check_recorded(&self) -> Result<(), Error> {
+        self.check_process()?;
         if let Some(lost) = self.watch.lost() {
             return Err(lost);
         }
@@ -243,6 +246,16 @@ impl Communicator {
         let Some(why) = why else { return Ok(()) };
         self.calls.failed(&self.group, &why, own);
         Err(self.explained(Error::Failed { why }))
+    }
+
+    /// A forked process is not this rank, and CUDA does not work in it.
+    fn check_process(&self) -> Result<(), Error> {
+        if !self.resources.presence.words().is_forked() {
+            return Ok(());
+        }
+        let why =
+            "this process was forked from the one of the rank. Start ranks with spawn or exec".to_owned();
+        Err(Error::Misuse { attempt: "use a communicator on GPUs".to_owned(), why })
     }
 
     /// The error to return in place of one: that of the lost context, with the ranks that died, if it is lost.
@@ -280,6 +293,7 @@ impl Communicator {
     /// Waits for this rank's calls, and then says that it leaves: calls of other ranks that still wait for it fail. It makes no more calls.
     /// If other ranks are in this process and on this GPU, the program must have waited for its graphs with calls.
     pub fn leave(&self) -> Result<(), Error> {
+        self.check_process()?;
         self.wait_for_calls().map_err(|error| self.explained(error))?;
         self.resources.presence.leave();
         Ok(())
@@ -302,6 +316,10 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
+        // A forked process must not speak for the rank, and has none of its threads.
+        if self.check_process().is_err() {
+            return;
+        }
         let is_known = self.watch.lost().is_some();
         // Kernels of this rank may still run, and those of others in this process access its memory.
         let ended =

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use weftlink_bootstrap::{Bootstrap, Event, EventHandler};
+use weftlink_bootstrap::{Bootstrap, Event, EventHandler, generation};
 use weftlink_shm::memory::SharedMemory;
 
 use crate::Error;
@@ -34,6 +34,8 @@ pub(crate) struct Words {
     memory: Arc<SharedMemory>,
     ranks: usize,
     own: usize,
+    /// Of the process that joined: a forked one shares the memory, and is not this rank.
+    generation: u32,
 }
 
 impl Presence {
@@ -104,9 +106,18 @@ impl Words {
         let memory = group
             .share("presence of ranks", ranks * size_of::<u32>(), timeout)
             .map_err(|why| Error::Group { why: why.to_string() })?;
-        let words = Words { memory: Arc::new(memory), ranks, own };
+        let words = Words::new(Arc::new(memory), ranks, own);
         group.set_event_handler(words.handler());
         Ok(words)
+    }
+
+    fn new(memory: Arc<SharedMemory>, ranks: usize, own: usize) -> Words {
+        Words { memory, ranks, own, generation: generation() }
+    }
+
+    /// Whether this process was forked from the one that joined.
+    pub(crate) fn is_forked(&self) -> bool {
+        generation() != self.generation
     }
 
     fn word(&self, rank: usize) -> &AtomicU32 {
@@ -117,11 +128,17 @@ impl Words {
 
     /// Sets the word of a rank that was there.
     fn set(&self, rank: usize, state: u32) {
+        if self.is_forked() {
+            return;
+        }
         let _ = self.word(rank).compare_exchange(0, state, Ordering::Release, Ordering::Relaxed);
     }
 
     /// Sets the word of a rank that is gone, also if a rank has aborted: survivors of a death abort, and the death is the reason.
     fn set_gone(&self, rank: usize, state: u32) {
+        if self.is_forked() {
+            return;
+        }
         let replaced = |word: u32| (word == 0 || word >= ABORTED_BY).then_some(state);
         let _ = self.word(rank).fetch_update(Ordering::Release, Ordering::Relaxed, replaced);
     }
@@ -222,7 +239,7 @@ mod tests {
     use super::*;
 
     fn words(own: usize, memory: &Arc<SharedMemory>) -> Words {
-        Words { memory: Arc::clone(memory), ranks: 3, own }
+        Words::new(Arc::clone(memory), 3, own)
     }
 
     fn memory() -> Arc<SharedMemory> {
@@ -268,5 +285,30 @@ mod tests {
         // A rank that has left in good order is not dead.
         first.handler()(&Event::Died { rank: 1 });
         assert_eq!(first.gone(), [2]);
+    }
+
+    /// A child that drops its copy of a communicator, as the worker of a data loader does, must not end the calls of the ranks.
+    #[test]
+    fn a_forked_process_sets_no_word() {
+        let memory = memory();
+        let words = words(1, &memory);
+        // SAFETY: the child makes calls without locks or allocations only, and ends.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0, "{}", std::io::Error::last_os_error());
+        if child == 0 {
+            words.leave();
+            words.abort();
+            words.set_gone(2, DIED);
+            // SAFETY: nothing of the parent's is dropped.
+            unsafe { libc::_exit(i32::from(!words.is_forked())) };
+        }
+        let mut status = -1;
+        // SAFETY: it is the child of this process, which nothing else waits for.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+        assert!(words.each().all(|(_, word)| word == 0));
+        assert!(!words.is_forked());
+        words.abort();
+        assert_eq!(words.failure().unwrap(), "rank 1 aborted the calls");
     }
 }

@@ -314,6 +314,24 @@ impl Communicator {
     }
 }
 
+impl Communicator {
+    /// Drops what kernels used, once. This rank has left.
+    fn release(&mut self) -> Result<(), Error> {
+        // A thread may capture a graph.
+        let relaxed = RelaxedCapture::begin(self.context.driver());
+        // Kernels of other ranks in the context access the memory of this one. Without them, all that used it has ended, and this would end
+        // the capture of any stream.
+        let ended = match self.shares_context {
+            true => relaxed.and_then(|relaxed| self.context.synchronize().map(|()| relaxed)),
+            false => relaxed,
+        };
+        let _relaxed = ended.map_err(|error| self.explained(error))?;
+        // SAFETY: only `drop` calls this.
+        unsafe { ManuallyDrop::drop(&mut self.resources) };
+        Ok(())
+    }
+}
+
 impl Drop for Communicator {
     fn drop(&mut self) {
         // A forked process must not speak for the rank, and has none of its threads.
@@ -321,24 +339,20 @@ impl Drop for Communicator {
             return;
         }
         let is_known = self.watch.lost().is_some();
-        // Kernels of this rank may still run, and those of others in this process access its memory.
-        let ended =
-            self.leave().and_then(|()| self.context.synchronize().map_err(|error| self.explained(error)));
-        match ended {
-            // SAFETY: it is dropped once.
-            Ok(()) => unsafe { ManuallyDrop::drop(&mut self.resources) },
+        let left = self.leave();
+        if left.is_err() {
+            // Others must not wait for this rank.
+            self.abort();
+        }
+        match left.and_then(|()| self.release()) {
+            Ok(()) => {}
             // The context is lost, or a stream is being captured.
-            Err(why) => {
-                // Others must not wait for this rank.
-                self.abort();
-                if !is_known {
-                    tracing::warn!(
-                        target: "weft::plan",
-                        rank = self.group.rank(),
-                        "cannot wait for the end of calls, so their memory is not freed: {why}"
-                    );
-                }
-            }
+            Err(why) if !is_known => tracing::warn!(
+                target: "weft::plan",
+                rank = self.group.rank(),
+                "cannot wait for the end of calls, so their memory is not freed: {why}"
+            ),
+            Err(_) => {}
         }
     }
 }

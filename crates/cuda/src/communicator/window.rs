@@ -113,7 +113,8 @@ impl Communicator {
         Ok(window)
     }
 
-    /// The parameter of kernels that use a window. It has the time limit of calls that is set now.
+    /// The parameter of kernels that use a window. It has the time limit of calls that is set now. Window and communicator must live until
+    /// such a kernel has ended.
     pub fn device_window(&self, window: &WindowMemory) -> Result<DeviceWindow, Error> {
         if !window.is_of(self.number) {
             let why = "it belongs to another communicator".to_owned();

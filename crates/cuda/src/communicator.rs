@@ -60,6 +60,8 @@ pub struct Communicator {
     call_timeout: Duration,
     /// The stream of the last call that was not captured, and an event for calls on other streams to wait for.
     last: Option<Last>,
+    /// For each stream with signals or waits of windows that were not captured, an event after the last one.
+    actions: Vec<(Stream, Event)>,
     /// Whether calls are in graphs, which the program may launch at any time.
     has_captured: bool,
     /// How many windows were made.
@@ -290,7 +292,7 @@ impl Communicator {
         self.shares_context
     }
 
-    /// Waits for this rank's calls, and then says that it leaves: calls of other ranks that still wait for it fail. It makes no more calls.
+    /// Waits for this rank's calls, signals and waits, and then says that it leaves: calls of other ranks that still wait for it fail. It makes no more calls.
     /// If other ranks are in this process and on this GPU, the program must have waited for its graphs with calls.
     pub fn leave(&self) -> Result<(), Error> {
         self.check_process()?;
@@ -300,9 +302,14 @@ impl Communicator {
     }
 
     fn wait_for_calls(&self) -> Result<(), Error> {
+        // With kernels of other ranks in the context, this would wait for some that wait for this rank.
+        if self.has_captured && !self.shares_context {
+            return self.context.synchronize();
+        }
+        // Another thread may capture a graph.
+        let _relaxed = RelaxedCapture::begin(self.context.driver())?;
+        self.actions.iter().try_for_each(|(_, event)| event.synchronize())?;
         match &self.last {
-            // With kernels of other ranks in the context, this would wait for some that wait for this rank.
-            _ if self.has_captured && !self.shares_context => self.context.synchronize(),
             Some(Last::Own(last)) if last.capture()? == Capture::None => {
                 self.event.record(last)?;
                 self.event.synchronize()

@@ -150,6 +150,7 @@ impl Communicator {
             group,
             event: Event::new(&context)?,
             last: None,
+            actions: Vec::new(),
             has_captured: false,
             windows: 0,
             peers,

@@ -5,7 +5,7 @@
 
 use super::{Communicator, Resources};
 use crate::Error;
-use crate::driver::{Capture, Launch, Parameters, RelaxedCapture, Stream};
+use crate::driver::{Capture, Event, Launch, Parameters, RelaxedCapture, Stream};
 use crate::sharing::{Sharing, exchange};
 use crate::window::{DeviceWindow, Layout, WindowMemory};
 
@@ -162,14 +162,15 @@ impl Communicator {
         self.check()?;
         window.place(peer, 0, 0)?;
         let parameter = self.device_window(window)?;
-        match stream.capture()? {
-            Capture::None => {}
-            Capture::Active => self.has_captured = true,
+        let is_captured = match stream.capture()? {
+            Capture::None => false,
+            Capture::Active => true,
             Capture::Invalidated => {
                 let why = "the capture of its stream has failed".to_owned();
                 return Err(Error::Misuse { attempt: format!("{action:?} a rank"), why });
             }
-        }
+        };
+        self.has_captured |= is_captured;
         let kernels = self.resources.kernels.window()?;
         let kernel = match action {
             Action::Signal => &kernels.signal,
@@ -179,10 +180,31 @@ impl Communicator {
         let parameters = [(&raw const parameter).cast(), (&raw const peer).cast()];
         // SAFETY: these are the parameters of both kernels; the addresses are valid as the caller promises.
         let launched = unsafe { kernel.launch(stream, ONE_THREAD, Parameters::Pointers(&parameters)) };
-        if launched.is_err() {
+        let noted = launched.and_then(|()| if is_captured { Ok(()) } else { self.note_action(stream) });
+        if noted.is_err() {
             self.abort();
         }
-        launched
+        noted
+    }
+
+    /// Records an event after an action, for [`Communicator::leave`] to wait for.
+    fn note_action(&mut self, stream: &Stream) -> Result<(), Error> {
+        let known = self.actions.iter().position(|(known, _)| known.raw() == stream.raw());
+        if let Some(known) = known {
+            let (_, event) = &self.actions[known];
+            // The program may have destroyed its stream, and the same handle may be another one by now.
+            if stream.is_borrowed() {
+                stream.wait_for(event)?;
+            }
+            return event.record(stream);
+        }
+        // A thread may capture a graph.
+        let _relaxed = RelaxedCapture::begin(self.context.driver())?;
+        self.actions.retain(|(_, event)| !event.is_done().unwrap_or(false));
+        let event = Event::new(&self.context)?;
+        event.record(stream)?;
+        self.actions.push((stream.clone(), event));
+        Ok(())
     }
 }
 

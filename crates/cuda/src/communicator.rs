@@ -3,6 +3,7 @@
 // Drops what kernels used.
 #![allow(unsafe_code)]
 
+mod failure;
 mod join;
 mod prepare;
 mod run;
@@ -24,13 +25,13 @@ use crate::calls::Calls;
 use crate::driver::{Capture, Context, Device, DeviceMemory, Event, RelaxedCapture, Stream};
 use crate::kernels::{Kernel, Kernels};
 use crate::lost::ContextWatch;
-use crate::presence::{Aborter, Presence, SHRINK};
+use crate::presence::{Aborter, Presence};
 use crate::program::{Compiler, Program, Spread};
-use crate::records::{DIED, GONE, PEER_FAILED};
 use crate::registration::BufferRegistry;
 use crate::reports::{Reports, describe};
 use crate::sharing::{Memory, Shared, Sharing, exchange};
 use crate::staging::Staging;
+use failure::failure_of;
 
 /// The most blocks of one lane.
 const SLICES_MAX: u32 = 132;
@@ -218,7 +219,8 @@ impl Communicator {
         self.check().err().map(|error| error.to_string())
     }
 
-    /// The error of a call of this rank that failed, of a rank that died or aborted, or of the context if it is lost.
+    /// The error of a call of this rank that failed, which ends the calls of all ranks; of a rank that died or aborted; or of the context if it
+    /// is lost.
     ///
     /// If a rank died under MPS, it may take this process's context with it: the first check after a death waits for that, half a second at
     /// most. If the error [needs a restart](Error::needs_restart), the process cannot use its GPU any more.
@@ -236,15 +238,7 @@ impl Communicator {
         }
         let Resources { reports, presence, .. } = &*self.resources;
         let own = reports.failure();
-        // The failure of another rank is not the reason if a rank has died or aborted.
-        let is_elsewhere = own.is_none_or(|report| report.kind == PEER_FAILED);
-        let of_all = if is_elsewhere { presence.failure() } else { None };
-        let why = of_all.or_else(|| {
-            let report = own?;
-            let why = describe(self.rank(), &report);
-            let is_death = (report.kind, report.other) == (GONE, DIED);
-            Some(if is_death { format!("{why}. {SHRINK}") } else { why })
-        });
+        let why = failure_of(self.rank(), own.as_ref(), presence.words());
         let Some(why) = why else { return Ok(()) };
         self.calls.failed(&self.group, &why, own);
         Err(self.explained(Error::Failed { why }))
@@ -280,6 +274,11 @@ impl Communicator {
     /// Ends the calls of all ranks that wait. Later ones are refused.
     pub fn abort(&self) {
         self.resources.presence.abort();
+    }
+
+    /// The same, with the reason for the other ranks.
+    fn abort_because(&self, error: &Error) {
+        self.resources.presence.words().abort_because(&error.to_string());
     }
 
     /// Aborts from any thread.

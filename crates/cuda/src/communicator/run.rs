@@ -55,7 +55,7 @@ impl Communicator {
         if let Err(error) = &enqueued
             && !matches!(error, Error::Misuse { .. } | Error::Failed { .. })
         {
-            self.abort();
+            self.abort_because(error);
             let blamed = vec![self.group.blame(self.rank() as u32, BlameKind::Failed)];
             self.calls.fail(&Failure { why: error.to_string(), blamed, aborted_by: None });
         }

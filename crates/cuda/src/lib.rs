@@ -36,6 +36,8 @@ mod reports;
 mod sharing;
 mod source;
 mod staging;
+#[cfg(test)]
+mod stand_in_tests;
 mod versions;
 mod window;
 

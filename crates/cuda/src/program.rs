@@ -121,6 +121,16 @@ pub(crate) enum Unfit {
     Switch,
 }
 
+impl Unfit {
+    /// Whether other ranks may be able to run their parts. If not, all ranks refuse the call.
+    pub(crate) fn is_of_this_rank(&self) -> bool {
+        match self {
+            Unfit::Length | Unfit::Operands { .. } | Unfit::Switch => true,
+            Unfit::Element | Unfit::Ranks { .. } | Unfit::Operation { .. } => false,
+        }
+    }
+}
+
 /// This rank's end of a FIFO.
 #[derive(Clone, Copy, Debug)]
 struct End {

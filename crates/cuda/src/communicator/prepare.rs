@@ -17,7 +17,8 @@ const TILE_BYTES: usize = 256 << 20;
 const PROGRAMS_MAX: usize = 1024;
 
 impl Communicator {
-    /// Compiles what a call needs, so that the call itself only launches.
+    /// Compiles what a call needs, so that the call itself only launches. An error, except misuse, ends the calls of all ranks, which would
+    /// wait for this one.
     pub fn prepare_call(
         &mut self,
         plan: PlanId,
@@ -38,7 +39,7 @@ impl Communicator {
         let key = Key::new(checked, rank, buffers, count, data_type, reduction)
             .map_err(|why| Error::Misuse { attempt: format!("run the plan {:?}", checked.name), why })?;
         if !loaded.programs.contains_key(&key) {
-            let prepared = self.prepare(plan, &key).map_err(|error| self.explained(error))?;
+            let prepared = self.prepare(plan, &key).map_err(|error| self.failed(error))?;
             let programs = &mut self.resources.plans[plan.number].programs;
             if programs.len() >= PROGRAMS_MAX {
                 // Calls in flight and graphs may use programs in device memory.
@@ -58,9 +59,12 @@ impl Communicator {
         let shape = shape_of(key);
         let checked = compiler.check(key.reduction);
         let compiled = checked.and_then(|()| compiler.compile(&shape, spread, &loaded.shared.arenas));
-        let program = compiled.map_err(|why| Error::Misuse {
-            attempt: format!("run {}", compiler.plan().name),
-            why: why.to_string(),
+        let program = compiled.map_err(|why| match why.is_of_this_rank() {
+            true => self.unable(&compiler.plan().name, &why.to_string()),
+            false => {
+                let attempt = format!("run {}", compiler.plan().name);
+                Error::Misuse { attempt, why: why.to_string() }
+            }
         })?;
         let specialisation = Specialisation {
             data_type: key.data_type,
@@ -79,7 +83,7 @@ impl Communicator {
                 "it needs {blocks} blocks on each rank, and the GPU runs {most} at once for each of its {} ranks. Use a plan with fewer lanes",
                 self.ranks_on_gpu
             );
-            return Err(Error::Misuse { attempt: format!("run {name}"), why });
+            return Err(self.unable(&name, &why));
         }
         let in_memory = if !program.is_in_parameters {
             let memory = DeviceMemory::new(&self.context, program.bytes.len())?;
@@ -89,6 +93,11 @@ impl Communicator {
             None
         };
         Ok(Prepared { program, kernel, spread, in_memory })
+    }
+
+    /// The error of a rank that cannot run its part of a plan. Others may be able to run theirs, so it is no misuse of this rank's.
+    fn unable(&self, plan: &str, why: &str) -> Error {
+        Error::Failed { why: format!("rank {} cannot run {plan}: {why}", self.rank()) }
     }
 
     /// How many blocks a call uses, and how large its tiles are.

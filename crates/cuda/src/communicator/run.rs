@@ -49,17 +49,25 @@ impl Communicator {
         data_type: DataType,
         operation: impl Into<Operation>,
     ) -> Result<(), Error> {
+        match self.check_recorded() {
+            // It has ended the calls of all if the reason is this rank's.
+            Err(error @ Error::Failed { .. }) => return Err(error),
+            checked => checked.map_err(|error| self.failed(error))?,
+        }
         // SAFETY: the caller's.
         let enqueued = unsafe { self.enqueue(plan, stream, buffers, count, data_type, operation.into()) };
-        let enqueued = enqueued.map_err(|error| self.explained(error));
-        if let Err(error) = &enqueued
-            && !matches!(error, Error::Misuse { .. } | Error::Failed { .. })
-        {
-            self.abort_because(error);
+        enqueued.map_err(|error| self.failed(error))
+    }
+
+    /// The error to return in place of one. Ends the calls of all ranks, unless it is misuse.
+    pub(super) fn failed(&self, error: Error) -> Error {
+        let error = self.explained(error);
+        if !matches!(error, Error::Misuse { .. }) {
+            self.abort_because(&error);
             let blamed = vec![self.group.blame(self.rank() as u32, BlameKind::Failed)];
             self.calls.fail(&Failure { why: error.to_string(), blamed, aborted_by: None });
         }
-        enqueued
+        error
     }
 
     /// # Safety
@@ -73,7 +81,6 @@ impl Communicator {
         data_type: DataType,
         operation: Operation,
     ) -> Result<(), Error> {
-        self.check_recorded()?;
         let misuse = |why: &str| Error::Misuse { attempt: "run a plan".to_owned(), why: why.to_owned() };
         let is_captured = match stream.capture()? {
             Capture::None => false,

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::mem::ManuallyDrop;
 use std::time::Duration;
 
-use weftlink_bootstrap::Bootstrap;
+use weftlink_bootstrap::{Bootstrap, Failure};
 use weftlink_plan::Verified;
 
 use crate::Error;
@@ -148,7 +148,20 @@ impl Communicator {
     ///
     /// Plans that read or write buffers of other ranks need GPUs that can access each other.
     pub fn load(&mut self, plan: Verified) -> Result<PlanId, Error> {
-        self.check_recorded().and_then(|()| self.share_plan(plan)).map_err(|error| self.explained(error))
+        let checked = self.check_recorded();
+        self.check_for_all(checked)?;
+        self.share_plan(plan).map_err(|error| self.explained(error))
+    }
+
+    /// The error of a failed communicator also ends the waits of ranks that load a plan or allocate a window.
+    fn check_for_all(&mut self, checked: Result<(), Error>) -> Result<(), Error> {
+        if let Err(error) = &checked
+            && !matches!(error, Error::Misuse { .. })
+        {
+            let (why, rank) = (Failure::plain(error.to_string()), self.rank() as u32);
+            self.group.give_up(&why, rank, 0);
+        }
+        checked
     }
 
     fn share_plan(&mut self, plan: Verified) -> Result<PlanId, Error> {

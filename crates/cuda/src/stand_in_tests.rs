@@ -6,7 +6,7 @@
 
 use std::path::Path;
 use std::sync::{Barrier, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use libloading::os::unix::Library;
 use weftlink_bootstrap::Bootstrap;
@@ -28,6 +28,7 @@ enum Setting {
     Capturing,
     Busy,
     Blocks,
+    Full,
 }
 
 #[derive(Clone, Copy)]
@@ -150,6 +151,51 @@ fn a_rank_that_cannot_run_a_call_ends_those_of_the_others() {
             assert!(error.starts_with("rank 1 aborted the calls: rank 1 cannot run "), "{error}");
             assert!(error.contains("it needs 1 blocks on each rank, and the GPU runs 0 at once"), "{error}");
         }
+    });
+}
+
+/// The others get the reason at once, and all can try again.
+#[test]
+fn ranks_hear_that_another_has_no_memory() {
+    with_stand_ins("ranks_hear_that_another_has_no_memory", || {
+        on_ranks(3, |group| {
+            let rank = group.rank();
+            let mut collectives = join(group);
+            set(Setting::Full, i32::from(rank == 1));
+            let begin = Instant::now();
+            let window = collectives.communicator().window(1 << 20).unwrap_err().to_string();
+            let plan = collectives.plan_of(&Collective::AllReduce, 8, DataType::F32).unwrap_err().to_string();
+            for (error, what) in [(window, "windows"), (plan, "arenas")] {
+                let said =
+                    if rank == 1 { String::new() } else { format!("rank 1 could not set up {what}: ") };
+                assert!(error.starts_with(&format!("{said}cannot allocate ")), "{error}");
+                assert!(error.contains("Free memory of the GPU"), "{error}");
+            }
+            assert!(begin.elapsed() < PROMPTLY, "{:?}", begin.elapsed());
+            set(Setting::Full, 0);
+            collectives.communicator().window(1 << 10).unwrap();
+            collectives.plan_of(&Collective::AllReduce, 8, DataType::F32).unwrap();
+        });
+    });
+}
+
+/// A rank that has failed loads nothing, and those that do hear why.
+#[test]
+fn ranks_that_load_hear_that_another_has_failed() {
+    with_stand_ins("ranks_that_load_hear_that_another_has_failed", || {
+        on_ranks(2, |group| {
+            let rank = group.rank();
+            let mut collectives = join(group);
+            if rank == 1 {
+                // The other rank waits by now, or fails by itself.
+                std::thread::sleep(Duration::from_millis(200));
+                collectives.abort();
+            }
+            let begin = Instant::now();
+            let error = collectives.plan_of(&Collective::AllReduce, 8, DataType::F32).unwrap_err();
+            assert!(error.to_string().contains("rank 1 aborted the calls"), "{error}");
+            assert!(begin.elapsed() < PROMPTLY, "{:?}", begin.elapsed());
+        });
     });
 }
 

@@ -6,7 +6,7 @@
 use super::{Communicator, Resources};
 use crate::Error;
 use crate::driver::{Capture, Event, Launch, Parameters, RelaxedCapture, Stream};
-use crate::sharing::{Sharing, exchange};
+use crate::sharing::{Sharing, agree};
 use crate::window::{DeviceWindow, Layout, WindowMemory};
 
 /// A signal and a wait are kernels of one thread.
@@ -76,7 +76,8 @@ impl Communicator {
     }
 
     fn new_window(&mut self, bytes: usize, is_multicast: bool) -> Result<WindowMemory, Error> {
-        self.check()?;
+        let checked = self.check();
+        self.check_for_all(checked)?;
         let kind = if is_multicast { "multicast window" } else { "window" };
         let misuse =
             |why: String| Err(Error::Misuse { attempt: format!("allocate a {kind} of {bytes} bytes"), why });
@@ -84,12 +85,12 @@ impl Communicator {
             return misuse("no GPU has so much memory".to_owned());
         };
         // A thread may capture a graph.
-        let _relaxed = RelaxedCapture::begin(self.context.driver())?;
+        let relaxed = RelaxedCapture::begin(self.context.driver());
         // Loaded before a kernel waits: loading may wait for kernels.
-        self.resources.kernels.window()?;
+        let ready = relaxed.and_then(|relaxed| self.resources.kernels.window().map(|_| relaxed));
         let own =
             Wish { bytes: bytes as u64, is_multicast, has_multicast: self.context.device().has_multicast };
-        let all = exchange(&mut self.group, "windows", own.to_bytes(), self.timeout)?;
+        let (_relaxed, all) = agree(&mut self.group, "a window", ready, |_| own.to_bytes(), self.timeout)?;
         for (rank, theirs) in all.iter().map(|bytes| Wish::from_bytes(bytes)).enumerate() {
             if let Err(why) = own.check(rank, theirs, self.ranks_on_gpu_max) {
                 return misuse(why);
@@ -99,7 +100,9 @@ impl Communicator {
         let number = self.windows;
         self.windows += 1;
         let rank = self.rank();
-        let mut window = WindowMemory::new(shared, layout, [rank, self.number], number, &self.stream)?;
+        let window = WindowMemory::new(shared, layout, [rank, self.number], number, &self.stream);
+        // The others have the window, and may wait for this rank in it.
+        let mut window = window.map_err(|error| self.failed(error))?;
         if is_multicast {
             let sharing = Sharing {
                 what: "windows",

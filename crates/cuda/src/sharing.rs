@@ -126,7 +126,7 @@ impl Sharing<'_> {
     ) -> Result<Shared, Error> {
         let (what, ranks) = (self.what, self.in_process.len());
         let memory = group
-            .share(what, bytes * ranks, self.timeout)
+            .share(what, of_all(bytes, ranks)?, self.timeout)
             .map_err(|why| Error::Group { why: why.to_string() })?;
         let registered = self.register(&memory, private_bytes);
         let ((registration, private), _) = self.agree(group, registered, |_| Vec::new())?;
@@ -181,6 +181,14 @@ pub(crate) fn exchange(
     group.exchange(what, bytes, timeout).map_err(|why| Error::Group { why: why.to_string() })
 }
 
+/// The bytes of the arenas of all ranks.
+fn of_all(bytes: usize, ranks: usize) -> Result<usize, Error> {
+    bytes.checked_mul(ranks).filter(|all| isize::try_from(*all).is_ok()).ok_or_else(|| {
+        let why = "no host has so much memory".to_owned();
+        Error::Misuse { attempt: format!("allocate {bytes} bytes for each of {ranks} ranks"), why }
+    })
+}
+
 const DONE: u8 = 0;
 const FAILED: u8 = 1;
 
@@ -219,4 +227,19 @@ pub(crate) fn process_token() -> u64 {
         hasher.write_u32(std::process::id());
         hasher.finish()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arenas_longer_than_the_address_space_are_refused() {
+        assert_eq!(of_all(1 << 20, 128), Ok(1 << 27));
+        // Its product is 0 in 64 bits, and memory of that length could be shared.
+        for (bytes, ranks) in [(1 << 59, 32), ((1 << 59) + 4096, 32), (1 << 58, 32)] {
+            let error = of_all(bytes, ranks);
+            assert!(matches!(error, Err(Error::Misuse { .. })), "{error:?}");
+        }
+    }
 }

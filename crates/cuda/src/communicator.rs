@@ -169,6 +169,8 @@ impl Communicator {
             let why = "it accesses buffers of ranks on other GPUs; choose a plan that sends messages";
             return refused(&plan, why.to_owned());
         }
+        // Memory may be allocated while another thread captures a graph.
+        let _relaxed = RelaxedCapture::begin(self.context.driver())?;
         let began = self.calls.loads(&plan);
         let name = plan.name.clone();
         let loaded = self.load_agreed(plan);

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use libloading::os::unix::Library;
 use weftlink_bootstrap::Bootstrap;
-use weftlink_plan::{Collective, DataType, Reduction};
+use weftlink_plan::{Algorithm, Collective, DataType, Reduction, verify};
 use weftlink_testkit::processes::this_program;
 
 use crate::driver::Stream;
 use crate::lost_tests::{build, build_driver};
-use crate::{Collectives, Error, devices};
+use crate::{Collectives, Communicator, Error, Memory, devices};
 
 const FOLDER: &str = "WEFT_TEST_FOLDER";
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -123,6 +123,21 @@ fn a_communicator_is_dropped_beside_a_capture() {
             collectives.failure()
         });
         assert_eq!(failures, [None, None]);
+    });
+}
+
+/// Another thread captures in global mode, in which allocations of threads that have not relaxed theirs end the capture.
+#[test]
+fn plans_are_loaded_into_host_memory_beside_a_capture() {
+    with_stand_ins("plans_are_loaded_into_host_memory_beside_a_capture", || {
+        let gpu = devices().unwrap().remove(0);
+        set(Setting::Capturing, 1);
+        let mut alone = Communicator::with_memory(Bootstrap::alone(), &gpu, Memory::Host, TIMEOUT).unwrap();
+        assert!(!alone.accesses_buffers());
+        let plan = Algorithm::Exchange.flat(&Collective::AllReduce, 1, 1).unwrap();
+        alone.load(verify(plan).unwrap()).unwrap();
+        drop(alone);
+        assert_eq!(count(Count::Invalidated), 0);
     });
 }
 

@@ -8,7 +8,7 @@ use weftlink_bootstrap::Bootstrap;
 
 use super::{Communicator, Resources};
 use crate::calls::{Calls, owner_of};
-use crate::driver::{Context, Device, Event, Stream};
+use crate::driver::{Context, Device, Event, RelaxedCapture, Stream};
 use crate::kernels::Kernels;
 use crate::lost::ContextWatch;
 use crate::presence::Presence;
@@ -77,6 +77,8 @@ impl Communicator {
                 format!("ranks 0 and {rank} are on different hosts, and calls on GPUs need one host so far");
             return Err(Error::Misuse { attempt: "join ranks on GPUs".to_owned(), why });
         }
+        // Memory is registered while another thread may capture a graph.
+        let _relaxed = RelaxedCapture::begin(device.driver())?;
         let context = Context::primary(device)?;
         let stream = Stream::new(&context)?;
         let own = Identity {

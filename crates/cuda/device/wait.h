@@ -118,6 +118,9 @@ template <bool INLINE> WEFT_DEVICE bool has_failed(Position at, u32 poll) {
     return word != 0;
 }
 
+// This block does not wait any more.
+WEFT_DEVICE void clear_report(u64 reports) { publish_host(&((Report*)reports + 1 + block_index())->kind, RUNNING); }
+
 struct Wait {
     u64 since; // Cycles, then nanoseconds.
     u64 reported, polled;
@@ -141,7 +144,7 @@ template <bool INLINE> WEFT_DEVICE Wait wait_long(Position at, Wait wait, u32 po
         wait.gone = word != 0 ? rank + 1 : 0;
     }
     if (failed != RUNNING) fail<INLINE>(at, failed, poll, rank, other);
-    if (has_failed<INLINE>(at, poll)) wait.failed = true;
+    if (has_failed<INLINE>(at, poll)) wait.failed = true, clear_report(at.reports);
     else if (now - wait.reported > REPORT_NS) {
         wait.reported = now;
         store_host(&((Report*)at.reports + 1 + block_index())->waited_ms, (u32)((now - wait.since) / 1000000));
@@ -152,8 +155,6 @@ template <bool INLINE> WEFT_DEVICE Wait wait_long(Position at, Wait wait, u32 po
 }
 
 WEFT_COLD Wait wait_long_cold(Position at, Wait wait, u32 poll, u32 rank) { return wait_long<false>(at, wait, poll, rank); }
-
-WEFT_DEVICE void clear_report(u64 reports) { publish_host(&((Report*)reports + 1 + block_index())->kind, RUNNING); }
 
 #ifndef WEFT_WINDOW
 // Whether a wait continues. Called between polls.

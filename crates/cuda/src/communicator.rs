@@ -43,6 +43,8 @@ pub struct Communicator {
     number: usize,
     /// Its flight recorder.
     calls: Calls,
+    /// This rank, also after the group was taken out.
+    rank: usize,
     group: Bootstrap,
     context: Context,
     stream: Stream,
@@ -121,7 +123,7 @@ struct Prepared {
 impl Communicator {
     /// This rank.
     pub fn rank(&self) -> usize {
-        self.group.rank()
+        self.rank
     }
 
     /// The context of its GPU.
@@ -370,7 +372,7 @@ impl Drop for Communicator {
             // The context is lost, or a stream is being captured.
             Err(why) if !is_known => tracing::warn!(
                 target: "weft::plan",
-                rank = self.group.rank(),
+                rank = self.rank,
                 "cannot wait for the end of calls, so their memory is not freed: {why}"
             ),
             Err(_) => {}

@@ -149,6 +149,7 @@ impl Communicator {
             // The scope of a GPU covers the threads of one program.
             is_one_gpu: ranks_on_gpu == all.len() && is_one_process && !is_host,
             memory,
+            rank: group.rank(),
             group,
             event: Event::new(&context)?,
             last: None,

@@ -91,7 +91,7 @@ macro_rules! before {
 before! {
     INQUIRY_RETRY < INQUIRY: "an inquiry makes more than one attempt";
     INQUIRY < EXIT: "a process that exits has more time than one that may live";
-    INQUIRY < INQUIRY_RESULT: "a caller waits until the inquiry has a result";
+    INQUIRY < INQUIRY_RESULT: "a caller waits until the inquiry has a result, unless the process takes longer to exit";
     INQUIRY < REPARENT: "a parent that has died is found out before a rank gives it up as its new parent";
     REPARENT_AFTER < PROBE_CHILDREN_AFTER: "children reconnect before they are missed";
     PROBE < INQUIRY: "a probe fits into an inquiry";

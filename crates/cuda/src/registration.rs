@@ -155,9 +155,8 @@ impl BufferRegistry {
         for (which, (address, bytes)) in buffers.into_iter().enumerate().filter(|(_, (_, bytes))| *bytes > 0)
         {
             if let Some(service) = &self.service {
-                // The release of parts that are used again would follow the request, and unmap them.
-                let revive = |parts: &[Part]| self.evicted.revive(parts);
-                register(&mut self.exports, &self.memory, service, (address, bytes), self.timeout, revive)?;
+                let (exports, evicted) = (&mut self.exports, &mut self.evicted);
+                register(exports, &self.memory, service, (address, bytes), self.timeout, evicted)?;
             }
             let there = self.exports.addresses(address, bytes, is_captured).map_err(|apart| {
                 let rank = self.peers().nth(apart.peer).unwrap_or_default();
@@ -204,24 +203,33 @@ impl BufferRegistry {
     }
 }
 
-/// Has peers map the parts of a buffer that they have not mapped. `before` gets the parts of each request.
-fn register(
+/// Has peers map the parts of a buffer that they have not mapped. Returns how many.
+fn register<E>(
     exports: &mut Exports,
     exporter: &impl Exporter,
     service: &Service,
     (address, bytes): Buffer,
     timeout: Duration,
-    mut before: impl FnMut(&[Part]),
-) -> Result<(), Obstacle> {
+    evicted: &mut Evicted<E>,
+) -> Result<usize, Obstacle> {
     let missing = exports.missing(exporter, address, bytes)?;
     for parts in missing.chunks(PARTS_AT_ONCE) {
-        before(parts);
+        // The release of parts that are used again would follow the request, and unmap them.
+        let revived = evicted.revive(parts);
         let export = |part: &Part| Ok((part.clone(), exporter.descriptor_of(part)?));
-        let exported: Vec<_> = parts.iter().map(export).collect::<Result<_, String>>().map_err(failed)?;
-        let mapped = service.map(&exported, timeout);
+        let exported = parts.iter().map(export).collect::<Result<Vec<_>, String>>();
+        let mapped = match exported {
+            Ok(exported) => service.map(&exported, timeout),
+            Err(why) => {
+                evicted.add(revived);
+                return Err(failed(why).into());
+            }
+        };
         if let Err(MapError::Refused(_)) = &mapped {
-            // Other peers may have mapped parts, which no call uses: a peer does not refuse parts that it has mapped before.
-            let ids: Vec<u64> = parts.iter().map(|part| part.id).collect();
+            // Other peers may have mapped parts, which no call uses: a peer does not refuse parts that it has mapped before. Calls under way may
+            // use those that were evicted.
+            let ids = parts.iter().map(|part| part.id).filter(|id| !revived.contains(id)).collect::<Vec<_>>();
+            evicted.add(revived);
             service.release(&ids).map_err(failed)?;
         }
         let mapped = mapped?;
@@ -229,7 +237,7 @@ fn register(
             exports.insert(part, addresses);
         }
     }
-    Ok(())
+    Ok(missing.len())
 }
 
 impl Drop for BufferRegistry {

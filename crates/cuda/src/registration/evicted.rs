@@ -29,11 +29,11 @@ impl<E> Evicted<E> {
         Ok(())
     }
 
-    /// Parts are used again.
-    pub(crate) fn revive(&mut self, parts: &[Part]) {
-        let is_used = |id: &u64| parts.iter().any(|part| part.id == *id);
-        self.new.retain(|id| !is_used(id));
-        self.waiting.iter_mut().for_each(|(_, ids)| ids.retain(|id| !is_used(id)));
+    /// Parts are used again. Returns the ids of those that were here.
+    pub(crate) fn revive(&mut self, parts: &[Part]) -> Vec<u64> {
+        let is_used = |id: &mut u64| parts.iter().any(|part| part.id == *id);
+        let waiting = self.waiting.iter_mut().map(|(_, ids)| ids);
+        std::iter::once(&mut self.new).chain(waiting).flat_map(|ids| ids.extract_if(.., is_used)).collect()
     }
 
     /// Takes the parts whose event has happened.

@@ -135,16 +135,17 @@ impl BufferRegistry {
     }
 
     /// The addresses of two buffers as each rank uses them. Parts of captured calls stay mapped until the communicator is dropped. If a peer
-    /// has not mapped a buffer yet, this waits until it has.
+    /// has not mapped a buffer yet, this waits until it has. `has_failed` says whether a call of this rank has failed.
     pub(crate) fn views(
         &mut self,
         buffers: [Buffer; 2],
         is_captured: bool,
+        has_failed: impl FnOnce() -> bool,
     ) -> Result<Vec<[DeviceAddress; 2]>, Obstacle> {
         // A thread may capture a graph, this one included.
         let _relaxed = RelaxedCapture::begin(self.memory.context.driver())?;
         if !is_captured {
-            let ended = self.evicted.take_ended(Event::is_done)?;
+            let ended = self.evicted.take_ended(Event::is_done, has_failed)?;
             self.release(&ended)?;
             if self.closes {
                 close_retired();

@@ -162,7 +162,7 @@ impl Communicator {
         is_captured: bool,
     ) -> Result<Placed, Error> {
         let rank = self.group.rank() as u32;
-        let Resources { plans, registry, staging, .. } = &mut *self.resources;
+        let Resources { plans, registry, staging, reports, .. } = &mut *self.resources;
         let plan = plans[plan.number].compiler.plan();
         let Some(registry) = registry.as_mut().filter(|_| plan.needs_windows()) else {
             let views = vec![buffers; plan.ranks as usize];
@@ -172,7 +172,8 @@ impl Communicator {
         let blocks = [plan.collective.gives(rank, plan.ranks), plan.collective.gets(rank, plan.ranks)];
         let [input, output] = blocks.map(|blocks| u64::from(blocks) * block_bytes);
         let buffers = [(buffers[0], input), (buffers[1], output)];
-        let (views, staged) = match registry.views(buffers, is_captured) {
+        let has_failed = || reports.failure().is_some();
+        let (views, staged) = match registry.views(buffers, is_captured, has_failed) {
             Ok(views) => (views, None),
             Err(Obstacle::Error(why)) => return Err(why),
             Err(Obstacle::Unshareable(why)) => {
@@ -181,12 +182,13 @@ impl Communicator {
                 let is_in_place = key.aliasing == Aliasing::InPlace;
                 let staged = staging.stage(&self.context, &self.peers, buffers, is_in_place, &why)?;
                 let ours = [(staged.buffers[0], input), (staged.buffers[1], output)];
-                let views = registry.views(ours, is_captured).map_err(|obstacle| match obstacle {
-                    Obstacle::Error(why) => why,
-                    Obstacle::Unshareable(why) => {
-                        Error::Misuse { attempt: "share a buffer with other processes".to_owned(), why }
-                    }
-                })?;
+                let views =
+                    registry.views(ours, is_captured, has_failed).map_err(|obstacle| match obstacle {
+                        Obstacle::Error(why) => why,
+                        Obstacle::Unshareable(why) => {
+                            Error::Misuse { attempt: "share a buffer with other processes".to_owned(), why }
+                        }
+                    })?;
                 (views, Some(staged))
             }
         };

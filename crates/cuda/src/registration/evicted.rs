@@ -36,13 +36,21 @@ impl<E> Evicted<E> {
         std::iter::once(&mut self.new).chain(waiting).flat_map(|ids| ids.extract_if(.., is_used)).collect()
     }
 
-    /// Takes the parts whose event has happened.
-    pub(crate) fn take_ended<R>(&mut self, has_ended: impl Fn(&E) -> Result<bool, R>) -> Result<Vec<u64>, R> {
+    /// Takes the parts whose event has happened, unless a call has failed: only one that succeeded has ended after the accesses of its peers.
+    /// `has_failed` is asked after the events, which a kernel precedes with its report.
+    pub(crate) fn take_ended<R>(
+        &mut self,
+        has_ended: impl Fn(&E) -> Result<bool, R>,
+        has_failed: impl FnOnce() -> bool,
+    ) -> Result<Vec<u64>, R> {
         let mut ended = Vec::new();
         while let Some((event, _)) = self.waiting.first()
             && has_ended(event)?
         {
             ended.extend(self.waiting.remove(0).1);
+        }
+        if !ended.is_empty() && has_failed() {
+            self.new.append(&mut ended);
         }
         Ok(ended)
     }

@@ -218,8 +218,8 @@ impl Communicator {
     }
 
     /// Lets ranks in other processes unmap this rank's buffers, except those of captured calls: before the memory is to be free for other
-    /// uses (`torch.cuda.empty_cache()`). Waits for the work of this rank's GPU. Processes close memory of `cudaMalloc` in their next call
-    /// that accesses buffers.
+    /// uses (`torch.cuda.empty_cache()`). Waits for the work of this rank's GPU. Processes close memory of `cudaMalloc` in a later call
+    /// that accesses buffers and finds their earlier ones ended, or here.
     pub fn release_buffers(&mut self) -> Result<(), Error> {
         self.check_process()?;
         if self.resources.registry.is_none() {

@@ -56,10 +56,19 @@ pub(crate) struct BufferRegistry {
     evicted: Evicted<Event>,
     communicator: usize,
     ranks: usize,
-    /// Whether calls close memory that owners have replaced, which waits for kernels. If a thread launches calls of several ranks, those may
-    /// wait for a call that it launches next; then memory is closed when a communicator is dropped.
+    /// Whether calls close memory that owners have replaced, which waits for kernels. If ranks share the process, those may wait for a call
+    /// that a thread launches next; then memory is closed when a communicator is dropped.
     closes: bool,
     timeout: Duration,
+}
+
+/// What a communicator knows of its earlier calls.
+#[derive(Clone, Copy)]
+pub(crate) struct CallState<'a> {
+    /// Whether none is under way.
+    pub(crate) are_over: &'a dyn Fn() -> bool,
+    /// Whether one has failed.
+    pub(crate) has_failed: &'a dyn Fn() -> bool,
 }
 
 /// Why the addresses of buffers at other ranks are unknown.
@@ -135,20 +144,20 @@ impl BufferRegistry {
     }
 
     /// The addresses of two buffers as each rank uses them. Parts of captured calls stay mapped until the communicator is dropped. If a peer
-    /// has not mapped a buffer yet, this waits until it has. `has_failed` says whether a call of this rank has failed.
+    /// has not mapped a buffer yet, this waits until it has.
     pub(crate) fn views(
         &mut self,
         buffers: [Buffer; 2],
         is_captured: bool,
-        has_failed: impl FnOnce() -> bool,
+        calls: &CallState<'_>,
     ) -> Result<Vec<[DeviceAddress; 2]>, Obstacle> {
         // A thread may capture a graph, this one included.
         let _relaxed = RelaxedCapture::begin(self.memory.context.driver())?;
         if !is_captured {
-            let ended = self.evicted.take_ended(Event::is_done, has_failed)?;
+            let ended = self.evicted.take_ended(Event::is_done, calls.has_failed)?;
             self.release(&ended)?;
             if self.closes {
-                close_retired();
+                close_retired(calls.are_over);
             }
         }
         self.exports.begin_call();
@@ -185,11 +194,15 @@ impl BufferRegistry {
         })
     }
 
-    /// Has peers unmap all parts that no captured call uses. No call of this rank is under way.
+    /// Has peers unmap all parts that no captured call uses, and closes what they have released. No call of this rank is under way.
     pub(crate) fn release_all(&mut self) -> Result<(), Error> {
         let mut ids = self.exports.take_unpinned();
         ids.extend(self.evicted.take_all());
-        self.release(&ids)
+        self.release(&ids)?;
+        if self.closes {
+            close_retired(|| true);
+        }
+        Ok(())
     }
 
     fn release(&self, ids: &[u64]) -> Result<(), Error> {
@@ -254,9 +267,10 @@ impl Drop for BufferRegistry {
     }
 }
 
-/// Closes memory that owners have replaced or released, unless the service thread is just mapping some.
-fn close_retired() {
-    let retired = IMPORTS.try_lock().map(|mut imports| imports.take_retired());
+/// Closes memory that owners have replaced or released, unless the service thread is just mapping some, or a call is under way: the driver may
+/// let other threads wait while it waits for the kernel, which may wait for a peer that has the service thread map a buffer.
+fn close_retired(are_calls_over: impl FnOnce() -> bool) {
+    let retired = IMPORTS.try_lock().map(|mut imports| imports.take_retired_if(are_calls_over));
     drop(retired);
 }
 

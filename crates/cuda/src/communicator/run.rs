@@ -9,9 +9,11 @@ use weftlink_plan::{Aliasing, DataType};
 use super::{Communicator, Last, Loaded, PlanId, Resources, captured_since};
 use crate::Error;
 use crate::call::{Key, Operation};
-use crate::driver::{Capture, DeviceAddress, DeviceBuffer, Launch, Parameters, RelaxedCapture, Stream};
+use crate::driver::{
+    Capture, DeviceAddress, DeviceBuffer, Event, Launch, Parameters, RelaxedCapture, Stream,
+};
 use crate::records::{self, CALL_BYTES};
-use crate::registration::Obstacle;
+use crate::registration::{CallState, Obstacle};
 use crate::staging::Staged;
 
 /// The handles of the default stream: null and 1. That of a thread, 2, is another one in each thread.
@@ -173,7 +175,11 @@ impl Communicator {
         let [input, output] = blocks.map(|blocks| u64::from(blocks) * block_bytes);
         let buffers = [(buffers[0], input), (buffers[1], output)];
         let has_failed = || reports.failure().is_some();
-        let (views, staged) = match registry.views(buffers, is_captured, has_failed) {
+        let (last, event, actions) = (&self.last, &self.event, &self.actions);
+        // Graphs may be under way at any time.
+        let are_over = || !self.has_captured && is_over(last, event, actions).unwrap_or(false);
+        let calls = &CallState { are_over: &are_over, has_failed: &has_failed };
+        let (views, staged) = match registry.views(buffers, is_captured, calls) {
             Ok(views) => (views, None),
             Err(Obstacle::Error(why)) => return Err(why),
             Err(Obstacle::Unshareable(why)) => {
@@ -182,13 +188,12 @@ impl Communicator {
                 let is_in_place = key.aliasing == Aliasing::InPlace;
                 let staged = staging.stage(&self.context, &self.peers, buffers, is_in_place, &why)?;
                 let ours = [(staged.buffers[0], input), (staged.buffers[1], output)];
-                let views =
-                    registry.views(ours, is_captured, has_failed).map_err(|obstacle| match obstacle {
-                        Obstacle::Error(why) => why,
-                        Obstacle::Unshareable(why) => {
-                            Error::Misuse { attempt: "share a buffer with other processes".to_owned(), why }
-                        }
-                    })?;
+                let views = registry.views(ours, is_captured, calls).map_err(|obstacle| match obstacle {
+                    Obstacle::Error(why) => why,
+                    Obstacle::Unshareable(why) => {
+                        Error::Misuse { attempt: "share a buffer with other processes".to_owned(), why }
+                    }
+                })?;
                 (views, Some(staged))
             }
         };
@@ -216,5 +221,19 @@ impl Communicator {
             false => Last::Own(stream.clone()),
         });
         Ok(())
+    }
+}
+
+/// Whether the last call and all actions of windows that were not captured have ended.
+fn is_over(last: &Option<Last>, event: &Event, actions: &[(Stream, Event)]) -> Result<bool, Error> {
+    for (_, event) in actions {
+        if !event.is_done()? {
+            return Ok(false);
+        }
+    }
+    match last {
+        None => Ok(true),
+        Some(Last::Own(stream)) => Ok(stream.capture()? == Capture::None && stream.is_idle()?),
+        Some(Last::Borrowed(_)) => event.is_done(),
     }
 }

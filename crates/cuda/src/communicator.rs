@@ -3,6 +3,7 @@
 // Drops what kernels used.
 #![allow(unsafe_code)]
 
+mod access;
 mod failure;
 mod join;
 mod prepare;

@@ -6,6 +6,7 @@
 use weftlink_bootstrap::{BlameKind, Failure};
 use weftlink_plan::{Aliasing, DataType};
 
+use super::access::{self, Peers};
 use super::{Communicator, Last, Loaded, PlanId, Resources, captured_since};
 use crate::Error;
 use crate::call::{Key, Operation};
@@ -14,7 +15,7 @@ use crate::driver::{
 };
 use crate::records::{self, CALL_BYTES};
 use crate::registration::{CallState, Obstacle};
-use crate::staging::Staged;
+use crate::staging::{Buffer, Staged};
 
 /// The handles of the default stream: null and 1. That of a thread, 2, is another one in each thread.
 const DEFAULT_STREAMS_MAX: usize = 1;
@@ -155,7 +156,8 @@ impl Communicator {
         }
     }
 
-    /// Finds out where the buffers of a call are for each rank. Ranks in other processes map them, or memory that stands in for them.
+    /// Finds out where the buffers of a call are for each rank. Ranks in other processes map them, or memory that stands in for them, also
+    /// where other GPUs of this process may not access them.
     fn place(
         &mut self,
         plan: PlanId,
@@ -166,10 +168,12 @@ impl Communicator {
         let rank = self.group.rank() as u32;
         let Resources { plans, registry, staging, reports, .. } = &mut *self.resources;
         let plan = plans[plan.number].compiler.plan();
-        let Some(registry) = registry.as_mut().filter(|_| plan.needs_windows()) else {
+        let mut registry = registry.as_mut().filter(|_| plan.needs_windows());
+        let has_peers = plan.needs_windows() && !self.peers.is_empty();
+        if registry.is_none() && !has_peers {
             let views = vec![buffers; plan.ranks as usize];
             return Ok(Placed { views, staged: None, is_registered: false });
-        };
+        }
         let block_bytes = (key.count * key.data_type.bytes()) as u64;
         let blocks = [plan.collective.gives(rank, plan.ranks), plan.collective.gets(rank, plan.ranks)];
         let [input, output] = blocks.map(|blocks| u64::from(blocks) * block_bytes);
@@ -179,7 +183,19 @@ impl Communicator {
         // Graphs may be under way at any time.
         let are_over = || !self.has_captured && is_over(last, event, actions).unwrap_or(false);
         let calls = &CallState { are_over: &are_over, has_failed: &has_failed };
-        let (views, staged) = match registry.views(buffers, is_captured, calls) {
+        let is_registered = registry.is_some() && !is_captured;
+        let ranks = plan.ranks as usize;
+        let mut views_of = |buffers: [Buffer; 2]| match &mut registry {
+            Some(registry) => registry.views(buffers, is_captured, calls),
+            None => Ok(vec![buffers.map(|(address, _)| address); ranks]),
+        };
+        let peers = Peers { context: &self.context, devices: &self.peers };
+        let mut unreachable = None;
+        for buffer in buffers.into_iter().filter(|_| has_peers) {
+            unreachable = unreachable.or(access::obstacle(&peers, buffer)?);
+        }
+        let placed = unreachable.map_or_else(|| views_of(buffers), |why| Err(Obstacle::Unshareable(why)));
+        let (views, staged) = match placed {
             Ok(views) => (views, None),
             Err(Obstacle::Error(why)) => return Err(why),
             Err(Obstacle::Unshareable(why)) => {
@@ -188,7 +204,7 @@ impl Communicator {
                 let is_in_place = key.aliasing == Aliasing::InPlace;
                 let staged = staging.stage(&self.context, &self.peers, buffers, is_in_place, &why)?;
                 let ours = [(staged.buffers[0], input), (staged.buffers[1], output)];
-                let views = registry.views(ours, is_captured, calls).map_err(|obstacle| match obstacle {
+                let views = views_of(ours).map_err(|obstacle| match obstacle {
                     Obstacle::Error(why) => why,
                     Obstacle::Unshareable(why) => {
                         Error::Misuse { attempt: "share a buffer with other processes".to_owned(), why }
@@ -197,7 +213,7 @@ impl Communicator {
                 (views, Some(staged))
             }
         };
-        Ok(Placed { views, staged, is_registered: !is_captured })
+        Ok(Placed { views, staged, is_registered })
     }
 
     /// Makes a call wait for the last one, if that is on another stream and neither is captured: an event must not lead into a graph, or

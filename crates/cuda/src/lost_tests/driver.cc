@@ -138,6 +138,7 @@ int cuMemUnmap(uint64_t address, size_t bytes) {
     return lost;
 }
 int cuMemSetAccess(uint64_t, size_t, const void*, size_t) { return lost; }
+int cuMemGetAccess(unsigned long long* flags, const void*, uint64_t) { return *flags = 3, (int)lost; }
 int cuModuleLoadData(void** module, const void*) { return *module = (void*)(handles++ * 16), beside_capture(false); }
 int cuModuleUnload(void*) { return beside_capture(false); }
 int cuModuleGetFunction(void** function, void*, const char*) { return *function = (void*)(handles++ * 16), (int)lost; }

@@ -71,6 +71,8 @@ impl Communicator {
     /// The same, with an address through which the NVLink switch stores to the memory of all ranks and adds it up
     /// ([`WindowMemory::multicast_address`]). Each rank needs a GPU of its own that supports multicast objects (Hopper or later, behind an
     /// NVSwitch). Compiled and never run on such GPUs.
+    ///
+    /// A rank that drops the window takes its memory out of that address: all ranks must have ended their accesses through it before.
     pub fn multicast_window(&mut self, bytes: usize) -> Result<WindowMemory, Error> {
         self.new_window(bytes, true)
     }

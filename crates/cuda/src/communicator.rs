@@ -7,13 +7,13 @@ mod access;
 mod failure;
 mod join;
 mod prepare;
+mod programs;
 mod run;
 mod shrink;
 mod window;
 
 pub(crate) use shrink::shrunk;
 
-use std::collections::HashMap;
 use std::mem::ManuallyDrop;
 use std::time::Duration;
 
@@ -33,6 +33,7 @@ use crate::reports::{Reports, describe};
 use crate::sharing::{Memory, Shared, Sharing, exchange};
 use crate::staging::Staging;
 use failure::failure_of;
+use programs::{Programs, Retired};
 
 /// The most blocks of one lane.
 const SLICES_MAX: u32 = 132;
@@ -81,6 +82,8 @@ pub struct Communicator {
 struct Resources {
     kernels: Kernels,
     plans: Vec<Loaded>,
+    /// Memory of programs that no later call uses.
+    retired: Retired<Event, DeviceMemory>,
     reports: Reports,
     presence: Presence,
     /// Of buffers that ranks in other processes access; nothing if there are none.
@@ -100,7 +103,7 @@ pub struct PlanId {
 struct Loaded {
     compiler: Compiler,
     shared: Shared,
-    programs: HashMap<Key, Prepared>,
+    programs: Programs<Key, Prepared>,
 }
 
 /// The stream of the last call that was not captured.
@@ -193,7 +196,7 @@ impl Communicator {
         let bytes = [compiler.arena.bytes, compiler.arena.private_bytes].map(|bytes| bytes as usize);
         let shared = self.share("arenas", bytes)?;
         let plans = &mut self.resources.plans;
-        plans.push(Loaded { compiler, shared, programs: HashMap::new() });
+        plans.push(Loaded { compiler, shared, programs: Programs::new() });
         Ok(PlanId { communicator: self.number, number: plans.len() - 1 })
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use weftlink_bootstrap::Bootstrap;
 
+use super::programs::Retired;
 use super::{Communicator, Resources};
 use crate::calls::{Calls, owner_of};
 use crate::driver::{Context, Device, Event, RelaxedCapture, Stream};
@@ -167,6 +168,7 @@ impl Communicator {
             resources: ManuallyDrop::new(Resources {
                 kernels: Kernels::new(&context),
                 plans: Vec::new(),
+                retired: Retired::default(),
                 reports: Reports::new(&context, owner)?,
                 presence,
                 registry,

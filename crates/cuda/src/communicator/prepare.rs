@@ -2,10 +2,10 @@
 
 use weftlink_plan::{DataType, Reduction, Shape};
 
-use super::{Communicator, PlanId, Prepared};
+use super::{Communicator, PlanId, Prepared, Resources};
 use crate::Error;
 use crate::call::Key;
-use crate::driver::{DeviceAddress, DeviceBuffer, DeviceMemory, RelaxedCapture};
+use crate::driver::{DeviceAddress, DeviceBuffer, DeviceMemory, Event, RelaxedCapture};
 use crate::kernels::THREADS_MAX;
 use crate::program::{Compiler, Spread};
 use crate::reports::REPORTS_MAX;
@@ -13,8 +13,6 @@ use crate::source::Specialisation;
 
 /// What the ranks of a GPU read and write between two synchronisations: more, and they drift apart in address space.
 const TILE_BYTES: usize = 256 << 20;
-/// Programs of a plan that are kept for later calls.
-const PROGRAMS_MAX: usize = 1024;
 
 impl Communicator {
     /// Compiles what a call needs, so that the call itself only launches. An error, except misuse, ends the calls of all ranks, which would
@@ -38,14 +36,11 @@ impl Communicator {
         let checked = loaded.compiler.plan();
         let key = Key::new(checked, rank, buffers, count, data_type, reduction)
             .map_err(|why| Error::Misuse { attempt: format!("run the plan {:?}", checked.name), why })?;
-        if !loaded.programs.contains_key(&key) {
+        if !loaded.programs.contains(&key) {
             let prepared = self.prepare(plan, &key).map_err(|error| self.failed(error))?;
-            let programs = &mut self.resources.plans[plan.number].programs;
-            if programs.len() >= PROGRAMS_MAX {
-                // Calls in flight and graphs may use programs in device memory.
-                programs.retain(|_, prepared| prepared.in_memory.is_some());
-            }
-            programs.insert(key.clone(), prepared);
+            let Resources { plans, retired, .. } = &mut *self.resources;
+            let freed = plans[plan.number].programs.insert(key.clone(), prepared);
+            retired.add(freed.into_iter().filter_map(|program| program.in_memory));
         }
         Ok(key)
     }
@@ -86,7 +81,11 @@ impl Communicator {
             return Err(self.unable(&name, &why));
         }
         let in_memory = if !program.is_in_parameters {
-            let memory = DeviceMemory::new(&self.context, program.bytes.len())?;
+            let (retired, bytes) = (&mut self.resources.retired, program.bytes.len());
+            let memory = match retired.take(bytes, DeviceBuffer::bytes, Event::is_done)? {
+                Some(memory) => memory,
+                None => DeviceMemory::new(&self.context, bytes)?,
+            };
             memory.write(&self.stream, 0, &program.bytes)?;
             Some(memory)
         } else {
@@ -122,7 +121,7 @@ impl Communicator {
     #[cfg(test)]
     pub(crate) fn cut(&self, plan: PlanId, key: &Key, length: usize) -> weftlink_plan::Cut {
         let loaded = &self.resources.plans[plan.number];
-        let Prepared { program, spread, .. } = &loaded.programs[key];
+        let Prepared { program, spread, .. } = loaded.programs.of(key);
         let shape = shape_of(key);
         let blocks = loaded.compiler.blocks(&shape, *spread, program.header.unit_elements as usize);
         blocks.map_or_else(|why| panic!("{why}"), |blocks| blocks.cut(length))

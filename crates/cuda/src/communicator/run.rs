@@ -96,6 +96,7 @@ impl Communicator {
         let [input, output] = staged.as_ref().map_or([input, output], |staged| staged.buffers);
         if is_captured {
             self.has_captured = true;
+            self.resources.plans[plan.number].programs.pin(&key);
         } else {
             self.order(stream)?;
         }
@@ -105,7 +106,7 @@ impl Communicator {
         }
         let Loaded { compiler, programs, .. } = &self.resources.plans[plan.number];
         let number = self.calls.begin(plan.number, compiler.plan(), &key, self.group.rank() as u32);
-        let prepared = &programs[&key];
+        let prepared = programs.of(&key);
         let header = records::CallHeader {
             signature: key.signature(prepared.program.header.tiles, prepared.spread),
             input,
@@ -149,6 +150,11 @@ impl Communicator {
         }
         if !is_captured && stream.is_borrowed() {
             self.event.record(stream)?;
+        }
+        if !is_captured {
+            let recorded =
+                || Event::new(&self.context).and_then(|event| event.record(stream).map(|()| event));
+            self.resources.retired.launched(recorded)?;
         }
         match &mut self.resources.registry {
             Some(registry) if is_registered => registry.launched(stream),

@@ -44,8 +44,13 @@ impl AsFd for Process {
 /// Whether all threads of a process exit. The first one may have ended long before the others.
 fn are_threads_exiting(pid: Pid) -> bool {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
-    let mut stats = threads.flatten().filter_map(|thread| read_to_string(thread.path().join("stat")).ok());
-    stats.all(|stat| is_exiting(&stat).unwrap_or(false))
+    all_exit(threads.flatten().filter_map(|thread| read_to_string(thread.path().join("stat")).ok()))
+}
+
+/// Whether these are threads that exit. If none could be read, as without a free descriptor, nothing is known of them.
+fn all_exit(stats: impl Iterator<Item = String>) -> bool {
+    let mut stats = stats.peekable();
+    stats.peek().is_some() && stats.all(|stat| is_exiting(&stat).unwrap_or(false))
 }
 
 /// Reads the state and the flags of a thread. Its name, in parentheses, may contain anything.
@@ -134,5 +139,8 @@ mod tests {
         assert_eq!(is_exiting(&stat("D", 0x40_0044)), Some(true));
         assert_eq!(is_exiting(&stat("Z", 0)), Some(true));
         assert_eq!(is_exiting("12 (a)"), None);
+        let all = |states: &[&str]| all_exit(states.iter().map(|state| stat(state, 0)));
+        assert!(all(&["Z", "X"]) && !all(&["Z", "S"]));
+        assert!(!all(&[]), "a process of which no thread can be read may live");
     }
 }

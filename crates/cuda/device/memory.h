@@ -102,8 +102,9 @@ WEFT_DEVICE Words load_anywhere(const void* from) {
 
 // Loads under a condition without a branch, so that the compiler begins all loads before it uses one; 0 otherwise.
 WEFT_DEVICE u64 load_relaxed_if(bool condition, const u64* from) {
-    u64 value;
-    asm volatile("{.reg .pred p; setp.ne.u32 p,%1,0; mov.u64 %0,0; @p ld.relaxed." WEFT_SCOPE ".global.u64 %0,[%2];}" : "=l"(value) : "r"((u32)condition), "l"(from) : "memory");
+    // An input, too: an output that is written before the address is read could share its register.
+    u64 value = 0;
+    asm volatile("{.reg .pred p; setp.ne.u32 p,%1,0; @p ld.relaxed." WEFT_SCOPE ".global.u64 %0,[%2];}" : "+l"(value) : "r"((u32)condition), "l"(from) : "memory");
     return value;
 }
 WEFT_DEVICE u32 load_word_if(bool condition, const u32* from) {

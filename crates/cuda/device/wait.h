@@ -118,28 +118,33 @@ template <bool INLINE> WEFT_DEVICE bool has_failed(Position at, u32 poll) {
     return word != 0;
 }
 
+// This block does not wait any more.
+WEFT_DEVICE void clear_report(u64 reports) { publish_host(&((Report*)reports + 1 + block_index())->kind, RUNNING); }
+
 struct Wait {
     u64 since; // Cycles, then nanoseconds.
     u64 reported, polled;
     bool is_long, failed;
-    bool is_gone; // The awaited rank is, so what it has sent has arrived.
+    u32 gone; // One more than a rank that is gone: what it has sent has arrived.
 };
 
-WEFT_DEVICE Wait begin_wait() { return {cycles(), 0, 0, false, false, false}; }
+WEFT_DEVICE Wait begin_wait() { return {cycles(), 0, 0, false, false, 0}; }
 
 template <bool INLINE> WEFT_DEVICE Wait wait_long(Position at, Wait wait, u32 poll, u32 rank) {
     const u64 now = nanoseconds();
-    if (!wait.is_long) wait = {now, now, now, true, false, false};
+    if (!wait.is_long) wait = {now, now, now, true, false, 0};
     u32 failed = now - wait.since > at.timeout_ns ? TIMED_OUT : RUNNING, other = 0;
-    if (wait.is_gone || now - wait.polled > PRESENCE_NS) {
+    // A wait for several ranks may have seen the word of another one.
+    const bool was_gone = wait.gone == rank + 1;
+    if (was_gone || now - wait.polled > PRESENCE_NS) {
         wait.polled = now;
         const u32 word = acquire_host((const u32*)at.presence + rank);
-        const u32 kind = word >= ABORTED_BY ? ABORTED : word != 0 && wait.is_gone ? GONE : RUNNING;
+        const u32 kind = word >= ABORTED_BY ? ABORTED : word != 0 && was_gone ? GONE : RUNNING;
         if (kind != RUNNING) failed = kind, other = kind == ABORTED ? word - ABORTED_BY : word;
-        wait.is_gone = word != 0;
+        wait.gone = word != 0 ? rank + 1 : 0;
     }
     if (failed != RUNNING) fail<INLINE>(at, failed, poll, rank, other);
-    if (has_failed<INLINE>(at, poll)) wait.failed = true;
+    if (has_failed<INLINE>(at, poll)) wait.failed = true, clear_report(at.reports);
     else if (now - wait.reported > REPORT_NS) {
         wait.reported = now;
         store_host(&((Report*)at.reports + 1 + block_index())->waited_ms, (u32)((now - wait.since) / 1000000));
@@ -150,8 +155,6 @@ template <bool INLINE> WEFT_DEVICE Wait wait_long(Position at, Wait wait, u32 po
 }
 
 WEFT_COLD Wait wait_long_cold(Position at, Wait wait, u32 poll, u32 rank) { return wait_long<false>(at, wait, poll, rank); }
-
-WEFT_DEVICE void clear_report(u64 reports) { publish_host(&((Report*)reports + 1 + block_index())->kind, RUNNING); }
 
 #ifndef WEFT_WINDOW
 // Whether a wait continues. Called between polls.

@@ -111,6 +111,12 @@ impl Collectives {
         self.communicator.shares_context()
     }
 
+    /// Whether windows can be freed without a wait for all kernels of the context. Memory of windows on the host cannot, and kernels of other
+    /// ranks there may wait for a call that this rank makes next.
+    pub(crate) fn frees_at_once(&self) -> bool {
+        self.communicator.accesses_buffers() || !self.communicator.shares_context()
+    }
+
     /// Waits for this rank's calls and makes no more; see [`Communicator::leave`].
     pub fn leave(&self) -> Result<(), Error> {
         self.communicator.leave()

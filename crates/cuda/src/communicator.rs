@@ -3,8 +3,11 @@
 // Drops what kernels used.
 #![allow(unsafe_code)]
 
+mod access;
+mod failure;
 mod join;
 mod prepare;
+mod programs;
 mod run;
 mod shrink;
 mod switch;
@@ -12,12 +15,12 @@ mod window;
 
 pub(crate) use shrink::shrunk;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weftlink_bootstrap::Bootstrap;
+use weftlink_bootstrap::{Bootstrap, Failure};
 use weftlink_plan::{DataType, Reduction, Verified};
 
 use crate::Error;
@@ -28,14 +31,15 @@ use crate::kernels::{Kernel, Kernels};
 use crate::loading::Loading;
 use crate::lost::ContextWatch;
 use crate::multicast::MulticastRanges;
-use crate::presence::{Aborter, Presence, SHRINK};
+use crate::presence::{Aborter, Presence};
 use crate::program::{Compiler, Program, Spread};
-use crate::records::{DIED, GONE, PEER_FAILED};
 use crate::registration::BufferRegistry;
 use crate::reports::{Reports, describe};
 use crate::residency::Resident;
 use crate::sharing::{Memory, Shared, Sharing, exchange};
 use crate::staging::Staging;
+use failure::failure_of;
+use programs::{Programs, Retired};
 
 /// The most blocks of one lane.
 const SLICES_MAX: u32 = 132;
@@ -47,6 +51,8 @@ pub struct Communicator {
     number: usize,
     /// Its flight recorder.
     calls: Calls,
+    /// This rank, also after the group was taken out.
+    rank: usize,
     group: Bootstrap,
     context: Context,
     stream: Stream,
@@ -68,6 +74,8 @@ pub struct Communicator {
     call_timeout: Duration,
     /// The stream of the last call that was not captured, and an event for calls on other streams to wait for.
     last: Option<Last>,
+    /// For each stream with signals or waits of windows that were not captured, an event after the last one.
+    actions: Vec<(Stream, Event)>,
     /// Whether calls are in graphs, which the program may launch at any time.
     has_captured: bool,
     /// How many windows were made.
@@ -85,6 +93,8 @@ pub struct Communicator {
 struct Resources {
     kernels: Kernels,
     plans: Vec<Loaded>,
+    /// Memory of programs that no later call uses.
+    retired: Retired<Event, DeviceMemory>,
     reports: Reports,
     presence: Presence,
     /// Of buffers that ranks in other processes access; nothing if there are none.
@@ -104,7 +114,7 @@ pub struct PlanId {
 struct Loaded {
     compiler: Compiler,
     shared: Shared,
-    programs: HashMap<Key, Prepared>,
+    programs: Programs<Key, Prepared>,
     /// Calls whose kernels the ranks of this process have loaded.
     met: HashSet<CallKind>,
 }
@@ -133,7 +143,7 @@ struct Prepared {
 impl Communicator {
     /// This rank.
     pub fn rank(&self) -> usize {
-        self.group.rank()
+        self.rank
     }
 
     /// The context of its GPU.
@@ -160,7 +170,20 @@ impl Communicator {
     ///
     /// Plans that read or write buffers of other ranks need GPUs that can access each other.
     pub fn load(&mut self, plan: Verified) -> Result<PlanId, Error> {
-        self.check_recorded().and_then(|()| self.share_plan(plan)).map_err(|error| self.explained(error))
+        let checked = self.check_recorded();
+        self.check_for_all(checked)?;
+        self.share_plan(plan).map_err(|error| self.explained(error))
+    }
+
+    /// The error of a failed communicator also ends the waits of ranks that load a plan or allocate a window.
+    fn check_for_all(&mut self, checked: Result<(), Error>) -> Result<(), Error> {
+        if let Err(error) = &checked
+            && !matches!(error, Error::Misuse { .. })
+        {
+            let (why, rank) = (Failure::plain(error.to_string()), self.rank() as u32);
+            self.group.give_up(&why, rank, 0);
+        }
+        checked
     }
 
     fn share_plan(&mut self, plan: Verified) -> Result<PlanId, Error> {
@@ -168,6 +191,8 @@ impl Communicator {
             let why = "it accesses buffers of ranks on other GPUs; choose a plan that sends messages";
             return refused(&plan, why.to_owned());
         }
+        // Memory may be allocated while another thread captures a graph.
+        let _relaxed = RelaxedCapture::begin(self.context.driver())?;
         let began = self.calls.loads(&plan);
         let name = plan.name.clone();
         let loaded = self.load_agreed(plan);
@@ -187,7 +212,7 @@ impl Communicator {
         let bytes = [compiler.arena.bytes, compiler.arena.private_bytes].map(|bytes| bytes as usize);
         let shared = self.share("arenas", bytes)?;
         let plans = &mut self.resources.plans;
-        plans.push(Loaded { compiler, shared, programs: HashMap::new(), met: HashSet::new() });
+        plans.push(Loaded { compiler, shared, programs: Programs::new(), met: HashSet::new() });
         Ok(PlanId { communicator: self.number, number: plans.len() - 1 })
     }
 
@@ -213,9 +238,10 @@ impl Communicator {
     }
 
     /// Lets ranks in other processes unmap this rank's buffers, except those of captured calls: before the memory is to be free for other
-    /// uses (`torch.cuda.empty_cache()`). Waits for the work of this rank's GPU. Processes close memory of `cudaMalloc` in their next call
-    /// that accesses buffers.
+    /// uses (`torch.cuda.empty_cache()`). Waits for the work of this rank's GPU. Processes close memory of `cudaMalloc` in a later call
+    /// that accesses buffers and finds their earlier ones ended, or here.
     pub fn release_buffers(&mut self) -> Result<(), Error> {
+        self.check_process()?;
         if self.resources.registry.is_none() {
             return Ok(());
         }
@@ -230,34 +256,39 @@ impl Communicator {
         self.check().err().map(|error| error.to_string())
     }
 
-    /// The error of a call of this rank that failed, of a rank that died or aborted, or of the context if it is lost.
+    /// The error of a call of this rank that failed, which ends the calls of all ranks; of a rank that died or aborted; or of the context if it
+    /// is lost.
     ///
     /// If a rank died under MPS, it may take this process's context with it: the first check after a death waits for that, half a second at
     /// most. If the error [needs a restart](Error::needs_restart), the process cannot use its GPU any more.
     pub fn check(&self) -> Result<(), Error> {
+        self.check_process()?;
         self.probe().map_err(|error| self.explained(error))?;
         self.check_recorded()
     }
 
     /// The same without a call of the driver, unless there is a failure.
     fn check_recorded(&self) -> Result<(), Error> {
+        self.check_process()?;
         if let Some(lost) = self.watch.lost() {
             return Err(lost);
         }
         let Resources { reports, presence, .. } = &*self.resources;
         let own = reports.failure();
-        // The failure of another rank is not the reason if a rank has died or aborted.
-        let is_elsewhere = own.is_none_or(|report| report.kind == PEER_FAILED);
-        let of_all = if is_elsewhere { presence.failure() } else { None };
-        let why = of_all.or_else(|| {
-            let report = own?;
-            let why = describe(self.rank(), &report);
-            let is_death = (report.kind, report.other) == (GONE, DIED);
-            Some(if is_death { format!("{why}. {SHRINK}") } else { why })
-        });
+        let why = failure_of(self.rank(), own.as_ref(), presence.words());
         let Some(why) = why else { return Ok(()) };
         self.calls.failed(&self.group, &why, own);
         Err(self.explained(Error::Failed { why }))
+    }
+
+    /// A forked process is not this rank, and CUDA does not work in it.
+    fn check_process(&self) -> Result<(), Error> {
+        if !self.resources.presence.words().is_forked() {
+            return Ok(());
+        }
+        let why =
+            "this process was forked from the one of the rank. Start ranks with spawn or exec".to_owned();
+        Err(Error::Misuse { attempt: "use a communicator on GPUs".to_owned(), why })
     }
 
     /// The error to return in place of one: that of the lost context, with the ranks that died, if it is lost.
@@ -282,6 +313,11 @@ impl Communicator {
         self.resources.presence.abort();
     }
 
+    /// The same, with the reason for the other ranks.
+    fn abort_because(&self, error: &Error) {
+        self.resources.presence.words().abort_because(&error.to_string());
+    }
+
     /// Aborts from any thread.
     pub fn aborter(&self) -> Aborter {
         self.resources.presence.aborter()
@@ -292,18 +328,24 @@ impl Communicator {
         self.shares_context
     }
 
-    /// Waits for this rank's calls, and then says that it leaves: calls of other ranks that still wait for it fail. It makes no more calls.
+    /// Waits for this rank's calls, signals and waits, and then says that it leaves: calls of other ranks that still wait for it fail. It makes no more calls.
     /// If other ranks are in this process and on this GPU, the program must have waited for its graphs with calls.
     pub fn leave(&self) -> Result<(), Error> {
+        self.check_process()?;
         self.wait_for_calls().map_err(|error| self.explained(error))?;
         self.resources.presence.leave();
         Ok(())
     }
 
     fn wait_for_calls(&self) -> Result<(), Error> {
+        // With kernels of other ranks in the context, this would wait for some that wait for this rank.
+        if self.has_captured && !self.shares_context {
+            return self.context.synchronize();
+        }
+        // Another thread may capture a graph.
+        let _relaxed = RelaxedCapture::begin(self.context.driver())?;
+        self.actions.iter().try_for_each(|(_, event)| event.synchronize())?;
         match &self.last {
-            // With kernels of other ranks in the context, this would wait for some that wait for this rank.
-            _ if self.has_captured && !self.shares_context => self.context.synchronize(),
             Some(Last::Own(last)) if last.capture()? == Capture::None => {
                 self.event.record(last)?;
                 self.event.synchronize()
@@ -315,31 +357,49 @@ impl Communicator {
     }
 }
 
+impl Communicator {
+    /// Drops what kernels used, once. This rank has left.
+    fn release(&mut self) -> Result<(), Error> {
+        // A thread may capture a graph.
+        let relaxed = RelaxedCapture::begin(self.context.driver());
+        // Kernels of other ranks in the context access the memory of this one. Without them, all that used it has ended, and this would end
+        // the capture of any stream.
+        let ended = match self.shares_context {
+            true => relaxed.and_then(|relaxed| self.context.synchronize().map(|()| relaxed)),
+            false => relaxed,
+        };
+        let _relaxed = ended.map_err(|error| self.explained(error))?;
+        // SAFETY: only `drop` calls this.
+        unsafe { ManuallyDrop::drop(&mut self.resources) };
+        Ok(())
+    }
+}
+
 impl Drop for Communicator {
     fn drop(&mut self) {
+        // A forked process must not speak for the rank, and has none of its threads.
+        if self.check_process().is_err() {
+            return;
+        }
         let is_known = self.watch.lost().is_some();
-        // Kernels of this rank may still run, and those of others in this process access its memory.
         let left = self.leave();
+        if left.is_err() {
+            // Others must not wait for this rank.
+            self.abort();
+        }
         if let Some(loading) = &self.loading {
             // After a failure, kernels end by themselves.
             let _ = loading.leave(self.call_timeout, || self.check_recorded());
         }
-        let ended = left.and_then(|()| self.context.synchronize().map_err(|error| self.explained(error)));
-        match ended {
-            // SAFETY: it is dropped once.
-            Ok(()) => unsafe { ManuallyDrop::drop(&mut self.resources) },
+        match left.and_then(|()| self.release()) {
+            Ok(()) => {}
             // The context is lost, or a stream is being captured.
-            Err(why) => {
-                // Others must not wait for this rank.
-                self.abort();
-                if !is_known {
-                    tracing::warn!(
-                        target: "weft::plan",
-                        rank = self.group.rank(),
-                        "cannot wait for the end of calls, so their memory is not freed: {why}"
-                    );
-                }
-            }
+            Err(why) if !is_known => tracing::warn!(
+                target: "weft::plan",
+                rank = self.rank,
+                "cannot wait for the end of calls, so their memory is not freed: {why}"
+            ),
+            Err(_) => {}
         }
     }
 }

@@ -38,6 +38,8 @@ mod residency;
 mod sharing;
 mod source;
 mod staging;
+#[cfg(test)]
+mod stand_in_tests;
 mod versions;
 mod window;
 

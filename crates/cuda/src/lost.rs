@@ -11,7 +11,7 @@ use crate::Error;
 use crate::presence::Words;
 
 /// How long a lost context waits for the report of a death. The monitor thread notices it when the process has exited, which takes up to 1.6 s
-/// under MPS.
+/// under MPS. Errors after a later report have it, too.
 const NOTICED_WITHIN: Duration = Duration::from_secs(3);
 /// How long a death may take to destroy this process's context under MPS; 0.2 s was measured.
 const DESTROYED_WITHIN: Duration = Duration::from_millis(500);
@@ -26,21 +26,32 @@ pub(crate) struct ContextWatch {
     /// Whether other ranks are in other processes.
     has_other_processes: bool,
     is_shared_by_mps: bool,
-    /// The error of every call from the loss of the context on.
-    lost: OnceLock<Error>,
+    /// The driver's error, once the context is lost.
+    lost: OnceLock<Box<Error>>,
+    /// The ranks that were dead when that was first reported. Later deaths may be consequences of the loss.
+    dead: OnceLock<Vec<usize>>,
     /// A rank has died, and this has waited for the loss of the context.
     has_settled: OnceLock<()>,
 }
 
 impl ContextWatch {
     pub(crate) fn new(words: Words, has_other_processes: bool, is_shared_by_mps: bool) -> ContextWatch {
-        let (lost, has_settled) = (OnceLock::new(), OnceLock::new());
-        ContextWatch { words, has_other_processes, is_shared_by_mps, lost, has_settled }
+        let (lost, dead, has_settled) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        ContextWatch { words, has_other_processes, is_shared_by_mps, lost, dead, has_settled }
     }
 
-    /// The error, if the context is known to be lost.
+    /// The error of every call, if the context is known to be lost.
     pub(crate) fn lost(&self) -> Option<Error> {
-        self.lost.get().cloned()
+        self.lost.get().map(|error| self.with_dead(error))
+    }
+
+    fn with_dead(&self, error: &Error) -> Error {
+        let known = self.dead.get().cloned();
+        let dead = known.unwrap_or_else(|| match self.words.gone() {
+            gone if gone.is_empty() => gone,
+            gone => self.dead.get_or_init(|| gone).clone(),
+        });
+        Error::ContextLost { dead, error: Box::new(error.clone()) }
     }
 
     /// The error to return in place of this one: that of the lost context, if it is. `probe` makes a call of the driver.
@@ -67,9 +78,10 @@ impl ContextWatch {
     fn lose(&self, error: Error) -> Error {
         let lost = || {
             let limit = if self.has_other_processes { NOTICED_WITHIN } else { Duration::ZERO };
-            Error::ContextLost { dead: self.words.await_gone(limit), error: Box::new(error) }
+            self.words.await_gone(limit);
+            Box::new(error)
         };
-        self.lost.get_or_init(lost).clone()
+        self.with_dead(self.lost.get_or_init(lost))
     }
 
     /// A rank has died: waits until the context is lost, or would be.

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
@@ -61,10 +62,7 @@ fn every_entry_point_names_the_rank_whose_death_destroyed_the_context() {
     }
     let folder = std::env::temp_dir().join(format!("weft-test-driver-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/lost_tests/driver.cc");
-    let mut compile = command("g++");
-    compile.args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", source, "-o"]);
-    assert!(compile.arg(folder.join("libcuda.so.1")).status().unwrap().success());
+    build_driver(&folder);
     let start = |entry: &str, rank: usize| {
         let mut program = this_program();
         let place = format!("weft-test-{}-{entry}", std::process::id());
@@ -88,6 +86,21 @@ fn every_entry_point_names_the_rank_whose_death_destroyed_the_context() {
         }
     }
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Compiles the stand-in for the driver into a folder.
+pub(crate) fn build_driver(folder: &Path) {
+    build("driver.cc", &folder.join("libcuda.so.1"));
+}
+
+/// Compiles a stand-in to a library.
+pub(crate) fn build(source: &str, library: &Path) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lost_tests").join(source);
+    let name = library.file_name().unwrap().to_str().unwrap();
+    let mut compile = command("g++");
+    compile.args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]);
+    compile.arg(format!("-Wl,-soname,{name}")).arg(source).arg("-o").arg(library);
+    assert!(compile.status().unwrap().success());
 }
 
 /// The driver fails every call from now on.

@@ -3,6 +3,9 @@
 //!
 //! A rank sets its own word when it leaves, after its calls have ended, and all words when it aborts. The monitor thread of the group sets the
 //! word of a rank that has died.
+//!
+//! Behind the words, each rank has room for the reason of its abort: a length, then text. A rank writes its own once, text first, before it sets
+//! words; others read it once the length is there.
 
 // Reads and writes shared memory.
 #![allow(unsafe_code)]
@@ -11,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use weftlink_bootstrap::{Bootstrap, Event, EventHandler};
+use weftlink_bootstrap::{Bootstrap, Event, EventHandler, generation};
 use weftlink_shm::memory::SharedMemory;
 
 use crate::Error;
@@ -20,6 +23,12 @@ use crate::records::{ABORTED_BY, DIED, LEFT, LOST};
 
 /// How often a wait for the report of a death polls.
 const POLL: Duration = Duration::from_millis(1);
+
+/// The room of a rank's reason, and its text.
+const REASON_BYTES: usize = 512;
+const TEXT_BYTES: usize = REASON_BYTES - size_of::<u32>();
+/// A length: a thread of the rank writes the text.
+const WRITING: u32 = u32::MAX;
 
 /// The words as kernels see them. The registration ends before the memory is unmapped.
 #[derive(Debug)]
@@ -34,6 +43,8 @@ pub(crate) struct Words {
     memory: Arc<SharedMemory>,
     ranks: usize,
     own: usize,
+    /// Of the process that joined: a forked one shares the memory, and is not this rank.
+    generation: u32,
 }
 
 impl Presence {
@@ -74,11 +85,6 @@ impl Presence {
     pub(crate) fn aborter(&self) -> Aborter {
         Aborter(self.words.clone())
     }
-
-    /// Why no call can succeed any more, if so.
-    pub(crate) fn failure(&self) -> Option<String> {
-        self.words.failure()
-    }
 }
 
 /// Ends the calls of all ranks, from any thread, also while another one uses the communicator.
@@ -102,11 +108,20 @@ impl Words {
     pub(crate) fn share(group: &mut Bootstrap, timeout: Duration) -> Result<Words, Error> {
         let (own, ranks) = (group.rank(), group.size());
         let memory = group
-            .share("presence of ranks", ranks * size_of::<u32>(), timeout)
+            .share("presence of ranks", reasons_at(ranks) + ranks * REASON_BYTES, timeout)
             .map_err(|why| Error::Group { why: why.to_string() })?;
-        let words = Words { memory: Arc::new(memory), ranks, own };
+        let words = Words::new(Arc::new(memory), ranks, own);
         group.set_event_handler(words.handler());
         Ok(words)
+    }
+
+    fn new(memory: Arc<SharedMemory>, ranks: usize, own: usize) -> Words {
+        Words { memory, ranks, own, generation: generation() }
+    }
+
+    /// Whether this process was forked from the one that joined.
+    pub(crate) fn is_forked(&self) -> bool {
+        generation() != self.generation
     }
 
     fn word(&self, rank: usize) -> &AtomicU32 {
@@ -117,11 +132,17 @@ impl Words {
 
     /// Sets the word of a rank that was there.
     fn set(&self, rank: usize, state: u32) {
+        if self.is_forked() {
+            return;
+        }
         let _ = self.word(rank).compare_exchange(0, state, Ordering::Release, Ordering::Relaxed);
     }
 
     /// Sets the word of a rank that is gone, also if a rank has aborted: survivors of a death abort, and the death is the reason.
     fn set_gone(&self, rank: usize, state: u32) {
+        if self.is_forked() {
+            return;
+        }
         let replaced = |word: u32| (word == 0 || word >= ABORTED_BY).then_some(state);
         let _ = self.word(rank).fetch_update(Ordering::Release, Ordering::Relaxed, replaced);
     }
@@ -137,6 +158,46 @@ impl Words {
         for rank in 0..self.ranks {
             self.set(rank, ABORTED_BY + self.own as u32);
         }
+    }
+
+    /// The same, with the reason for the others. The first one stays.
+    pub(crate) fn abort_because(&self, why: &str) {
+        self.explain(why);
+        self.abort();
+    }
+
+    /// The length and the text of a rank's reason.
+    fn reason(&self, rank: usize) -> (&AtomicU32, *mut u8) {
+        assert!(rank < self.ranks, "rank {rank} of {}", self.ranks);
+        let at = reasons_at(self.ranks) + rank * REASON_BYTES;
+        // SAFETY: behind the words, the memory has this room for each rank, aligned as they are, and lives as long as `self`.
+        unsafe {
+            let length = self.memory.as_ptr().add(at);
+            (AtomicU32::from_ptr(length.cast()), length.add(size_of::<u32>()))
+        }
+    }
+
+    fn explain(&self, why: &str) {
+        let (length, text) = self.reason(self.own);
+        if self.is_forked()
+            || length.compare_exchange(0, WRITING, Ordering::Relaxed, Ordering::Relaxed).is_err()
+        {
+            return;
+        }
+        let end = (0..=why.len().min(TEXT_BYTES)).rev().find(|end| why.is_char_boundary(*end)).unwrap_or(0);
+        // SAFETY: the room has this many bytes. This thread alone writes there, and others read after the length.
+        unsafe { text.copy_from_nonoverlapping(why.as_ptr(), end) };
+        length.store(end as u32, Ordering::Release);
+    }
+
+    /// Why a rank has aborted, if it has said so.
+    pub(crate) fn reason_of(&self, rank: usize) -> Option<String> {
+        let (length, text) = (rank < self.ranks).then(|| self.reason(rank))?;
+        let bytes = length.load(Ordering::Acquire) as usize;
+        // SAFETY: the room has this many bytes, and once there is a length nothing writes there any more.
+        let text =
+            (1..=TEXT_BYTES).contains(&bytes).then(|| unsafe { std::slice::from_raw_parts(text, bytes) })?;
+        Some(String::from_utf8_lossy(text).into_owned())
     }
 
     /// This rank leaves.
@@ -179,7 +240,9 @@ impl Words {
             _ => None,
         };
         let of_abort = |(_, word): (usize, u32)| {
-            word.checked_sub(ABORTED_BY).map(|rank| format!("rank {rank} aborted the calls"))
+            let rank = word.checked_sub(ABORTED_BY)?;
+            let why = self.reason_of(rank as usize).map(|why| format!(": {why}")).unwrap_or_default();
+            Some(format!("rank {rank} aborted the calls{why}"))
         };
         // In this order: a survivor aborts after its monitor thread has reported a death.
         let aborted = self.each().find_map(of_abort);
@@ -203,6 +266,11 @@ impl Words {
     }
 }
 
+/// Where reasons begin.
+fn reasons_at(ranks: usize) -> usize {
+    (ranks * size_of::<u32>()).next_multiple_of(64)
+}
+
 /// What to do after a death.
 pub(crate) const SHRINK: &str = "To continue without it, call shrink";
 
@@ -222,7 +290,7 @@ mod tests {
     use super::*;
 
     fn words(own: usize, memory: &Arc<SharedMemory>) -> Words {
-        Words { memory: Arc::clone(memory), ranks: 3, own }
+        Words::new(Arc::clone(memory), 3, own)
     }
 
     fn memory() -> Arc<SharedMemory> {
@@ -268,5 +336,44 @@ mod tests {
         // A rank that has left in good order is not dead.
         first.handler()(&Event::Died { rank: 1 });
         assert_eq!(first.gone(), [2]);
+    }
+
+    #[test]
+    fn an_abort_says_why() {
+        let memory = memory();
+        let [first, second] = [0, 1].map(|own| words(own, &memory));
+        assert_eq!(second.reason_of(0), None);
+        first.abort_because("it ran out of memory");
+        first.abort_because("another reason");
+        assert_eq!(second.failure().unwrap(), "rank 0 aborted the calls: it ran out of memory");
+        assert_eq!((second.reason_of(1), second.reason_of(7)), (None, None));
+        // It is cut, between characters.
+        second.abort_because(&"é".repeat(TEXT_BYTES));
+        assert_eq!(first.reason_of(1).unwrap(), "é".repeat(TEXT_BYTES / 2));
+    }
+
+    /// A child that drops its copy of a communicator, as the worker of a data loader does, must not end the calls of the ranks.
+    #[test]
+    fn a_forked_process_sets_no_word() {
+        let memory = memory();
+        let words = words(1, &memory);
+        // SAFETY: the child makes calls without locks or allocations only, and ends.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0, "{}", std::io::Error::last_os_error());
+        if child == 0 {
+            words.leave();
+            words.abort_because("it was dropped");
+            words.set_gone(2, DIED);
+            // SAFETY: nothing of the parent's is dropped.
+            unsafe { libc::_exit(i32::from(!words.is_forked())) };
+        }
+        let mut status = -1;
+        // SAFETY: it is the child of this process, which nothing else waits for.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+        assert!(words.each().all(|(_, word)| word == 0) && words.reason_of(1).is_none());
+        assert!(!words.is_forked());
+        words.abort();
+        assert_eq!(words.failure().unwrap(), "rank 1 aborted the calls");
     }
 }

@@ -141,6 +141,21 @@ pub(crate) enum Unfit {
     },
 }
 
+impl Unfit {
+    /// Whether other ranks may be able to run their parts. If not, all ranks refuse the call.
+    pub(crate) fn is_of_this_rank(&self) -> bool {
+        match self {
+            Unfit::Length | Unfit::Operands { .. } => true,
+            Unfit::Element
+            | Unfit::Ranks { .. }
+            | Unfit::Operation { .. }
+            | Unfit::Switch
+            | Unfit::SwitchLength { .. }
+            | Unfit::SwitchSum { .. } => false,
+        }
+    }
+}
+
 /// This rank's end of a FIFO.
 #[derive(Clone, Copy, Debug)]
 struct End {

@@ -227,7 +227,9 @@ impl Rank {
     pub fn synchronize(&self) -> Result<(), Error> {
         self.stream.synchronize().map_err(|error| self.collectives.explained(error))?;
         self.check()?;
-        self.windows.free_idle();
+        if self.collectives.frees_at_once() {
+            self.windows.free_idle();
+        }
         Ok(())
     }
 
@@ -397,6 +399,10 @@ impl Drop for Rank {
     fn drop(&mut self) {
         let is_over = self.stream.synchronize().is_ok() && self.collectives.failure().is_none();
         let end = if is_over { End::Ended } else { End::Failed };
+        if is_over && !self.collectives.frees_at_once() {
+            // Kernels of other ranks that wait for this one end, and with them the wait for the memory. An error is that of the drop.
+            let _ = self.collectives.leave();
+        }
         self.pool.end(end);
         self.windows.end(end);
     }

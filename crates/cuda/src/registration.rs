@@ -56,10 +56,19 @@ pub(crate) struct BufferRegistry {
     evicted: Evicted<Event>,
     communicator: usize,
     ranks: usize,
-    /// Whether calls close memory that owners have replaced, which waits for kernels. If a thread launches calls of several ranks, those may
-    /// wait for a call that it launches next; then memory is closed when a communicator is dropped.
+    /// Whether calls close memory that owners have replaced, which waits for kernels. If ranks share the process, those may wait for a call
+    /// that a thread launches next; then memory is closed when a communicator is dropped.
     closes: bool,
     timeout: Duration,
+}
+
+/// What a communicator knows of its earlier calls.
+#[derive(Clone, Copy)]
+pub(crate) struct CallState<'a> {
+    /// Whether none is under way.
+    pub(crate) are_over: &'a dyn Fn() -> bool,
+    /// Whether one has failed.
+    pub(crate) has_failed: &'a dyn Fn() -> bool,
 }
 
 /// Why the addresses of buffers at other ranks are unknown.
@@ -140,14 +149,15 @@ impl BufferRegistry {
         &mut self,
         buffers: [Buffer; 2],
         is_captured: bool,
+        calls: &CallState<'_>,
     ) -> Result<Vec<[DeviceAddress; 2]>, Obstacle> {
         // A thread may capture a graph, this one included.
         let _relaxed = RelaxedCapture::begin(self.memory.context.driver())?;
         if !is_captured {
-            let ended = self.evicted.take_ended(Event::is_done)?;
+            let ended = self.evicted.take_ended(Event::is_done, calls.has_failed)?;
             self.release(&ended)?;
             if self.closes {
-                close_retired();
+                close_retired(calls.are_over);
             }
         }
         self.exports.begin_call();
@@ -155,9 +165,8 @@ impl BufferRegistry {
         for (which, (address, bytes)) in buffers.into_iter().enumerate().filter(|(_, (_, bytes))| *bytes > 0)
         {
             if let Some(service) = &self.service {
-                // The release of parts that are used again would follow the request, and unmap them.
-                let revive = |parts: &[Part]| self.evicted.revive(parts);
-                register(&mut self.exports, &self.memory, service, (address, bytes), self.timeout, revive)?;
+                let (exports, evicted) = (&mut self.exports, &mut self.evicted);
+                register(exports, &self.memory, service, (address, bytes), self.timeout, evicted)?;
             }
             let there = self.exports.addresses(address, bytes, is_captured).map_err(|apart| {
                 let rank = self.peers().nth(apart.peer).unwrap_or_default();
@@ -185,11 +194,15 @@ impl BufferRegistry {
         })
     }
 
-    /// Has peers unmap all parts that no captured call uses. No call of this rank is under way.
+    /// Has peers unmap all parts that no captured call uses, and closes what they have released. No call of this rank is under way.
     pub(crate) fn release_all(&mut self) -> Result<(), Error> {
         let mut ids = self.exports.take_unpinned();
         ids.extend(self.evicted.take_all());
-        self.release(&ids)
+        self.release(&ids)?;
+        if self.closes {
+            close_retired(|| true);
+        }
+        Ok(())
     }
 
     fn release(&self, ids: &[u64]) -> Result<(), Error> {
@@ -204,24 +217,33 @@ impl BufferRegistry {
     }
 }
 
-/// Has peers map the parts of a buffer that they have not mapped. `before` gets the parts of each request.
-fn register(
+/// Has peers map the parts of a buffer that they have not mapped. Returns how many.
+fn register<E>(
     exports: &mut Exports,
     exporter: &impl Exporter,
     service: &Service,
     (address, bytes): Buffer,
     timeout: Duration,
-    mut before: impl FnMut(&[Part]),
-) -> Result<(), Obstacle> {
+    evicted: &mut Evicted<E>,
+) -> Result<usize, Obstacle> {
     let missing = exports.missing(exporter, address, bytes)?;
     for parts in missing.chunks(PARTS_AT_ONCE) {
-        before(parts);
+        // The release of parts that are used again would follow the request, and unmap them.
+        let revived = evicted.revive(parts);
         let export = |part: &Part| Ok((part.clone(), exporter.descriptor_of(part)?));
-        let exported: Vec<_> = parts.iter().map(export).collect::<Result<_, String>>().map_err(failed)?;
-        let mapped = service.map(&exported, timeout);
+        let exported = parts.iter().map(export).collect::<Result<Vec<_>, String>>();
+        let mapped = match exported {
+            Ok(exported) => service.map(&exported, timeout),
+            Err(why) => {
+                evicted.add(revived);
+                return Err(failed(why).into());
+            }
+        };
         if let Err(MapError::Refused(_)) = &mapped {
-            // Other peers may have mapped parts, which no call uses: a peer does not refuse parts that it has mapped before.
-            let ids: Vec<u64> = parts.iter().map(|part| part.id).collect();
+            // Other peers may have mapped parts, which no call uses: a peer does not refuse parts that it has mapped before. Calls under way may
+            // use those that were evicted.
+            let ids = parts.iter().map(|part| part.id).filter(|id| !revived.contains(id)).collect::<Vec<_>>();
+            evicted.add(revived);
             service.release(&ids).map_err(failed)?;
         }
         let mapped = mapped?;
@@ -229,7 +251,7 @@ fn register(
             exports.insert(part, addresses);
         }
     }
-    Ok(())
+    Ok(missing.len())
 }
 
 impl Drop for BufferRegistry {
@@ -245,9 +267,10 @@ impl Drop for BufferRegistry {
     }
 }
 
-/// Closes memory that owners have replaced or released, unless the service thread is just mapping some.
-fn close_retired() {
-    let retired = IMPORTS.try_lock().map(|mut imports| imports.take_retired());
+/// Closes memory that owners have replaced or released, unless the service thread is just mapping some, or a call is under way: the driver may
+/// let other threads wait while it waits for the kernel, which may wait for a peer that has the service thread map a buffer.
+fn close_retired(are_calls_over: impl FnOnce() -> bool) {
+    let retired = IMPORTS.try_lock().map(|mut imports| imports.take_retired_if(are_calls_over));
     drop(retired);
 }
 

@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -62,26 +62,47 @@ impl Sharing<'_> {
         group: &mut Bootstrap,
         [bytes, private_bytes]: [usize; 2],
     ) -> Result<Shared, Error> {
-        let Sharing { what, context, stream, in_process, timeout } = *self;
-        let device = context.device();
-        let granularity = device.granularity(HandleKind::PosixDescriptor)?.recommended;
-        let all_bytes = (bytes + private_bytes).next_multiple_of(granularity);
-        let own = Allocation::create(device, all_bytes, HandleKind::PosixDescriptor)?;
-        let mapping = Arc::new(Mapping::new(context, &[&own], &[device])?);
-        mapping.fill(stream, 0, all_bytes, 0)?;
-        stream.synchronize()?;
-        publish(&mapping);
-        let addresses = exchange(group, what, mapping.address().to_le_bytes().to_vec(), timeout)?;
-        let descriptor = own.export_descriptor()?;
+        let allocated = self.allocate(bytes + private_bytes);
+        let ((mapping, descriptor), addresses) =
+            self.agree(group, allocated, |(mapping, _)| mapping.address().to_le_bytes().to_vec())?;
         let passed = group
-            .pass_descriptors(what, descriptor.as_fd(), timeout)
+            .pass_descriptors(self.what, descriptor.as_fd(), self.timeout)
             .map_err(|why| Error::Group { why: why.to_string() })?;
+        let mapped = self.map(group.rank(), &mapping, &addresses, passed);
+        let (mappings, _) = self.agree(group, mapped, |_| Vec::new())?;
+        let of_ranks = mappings.iter().map(|mapping| mapping.address()).collect();
+        let arenas = Arenas { of_ranks, private: mapping.address() + bytes as u64 };
+        Ok(Shared { arenas, _memory: Mapped::Device(mappings) })
+    }
+
+    /// This rank's memory, zeroed, and its descriptor.
+    fn allocate(&self, bytes: usize) -> Result<(Arc<Mapping>, OwnedFd), Error> {
+        let device = self.context.device();
+        let granularity = device.granularity(HandleKind::PosixDescriptor)?.recommended;
+        let bytes = bytes.next_multiple_of(granularity);
+        let own = Allocation::create(device, bytes, HandleKind::PosixDescriptor)?;
+        let mapping = Arc::new(Mapping::new(self.context, &[&own], &[device])?);
+        mapping.fill(self.stream, 0, bytes, 0)?;
+        self.stream.synchronize()?;
+        publish(&mapping);
+        Ok((mapping, own.export_descriptor()?))
+    }
+
+    /// Maps the memory of all ranks: of those in this process by its address, of others by its descriptor.
+    fn map(
+        &self,
+        own: usize,
+        mapping: &Arc<Mapping>,
+        addresses: &[Vec<u8>],
+        passed: Vec<Option<OwnedFd>>,
+    ) -> Result<Vec<Arc<Mapping>>, Error> {
+        let device = self.context.device();
         let mut mappings = Vec::new();
-        for (rank, (address, passed)) in std::iter::zip(&addresses, passed).enumerate() {
+        for (rank, (address, passed)) in std::iter::zip(addresses, passed).enumerate() {
             let missing = || Error::Group { why: format!("rank {rank} passed no memory") };
-            mappings.push(if rank == group.rank() {
-                Arc::clone(&mapping)
-            } else if in_process[rank] {
+            mappings.push(if rank == own {
+                Arc::clone(mapping)
+            } else if self.in_process[rank] {
                 let address = address[..].try_into().map(u64::from_le_bytes).map_err(|_| missing())?;
                 let theirs = published(address).ok_or_else(missing)?;
                 if theirs.context().device().uuid != device.uuid {
@@ -89,15 +110,12 @@ impl Sharing<'_> {
                 }
                 theirs
             } else {
-                let descriptor = passed.ok_or_else(missing)?;
-                let theirs = Allocation::import_descriptor(context.driver(), descriptor.as_fd(), all_bytes)?;
-                Arc::new(Mapping::new(context, &[&theirs], &[device])?)
+                let (descriptor, bytes) = (passed.ok_or_else(missing)?, mapping.bytes());
+                let theirs = Allocation::import_descriptor(self.context.driver(), descriptor.as_fd(), bytes)?;
+                Arc::new(Mapping::new(self.context, &[&theirs], &[device])?)
             });
         }
-        exchange(group, what, Vec::new(), timeout)?;
-        let of_ranks = mappings.iter().map(|mapping| mapping.address()).collect();
-        let arenas = Arenas { of_ranks, private: mapping.address() + bytes as u64 };
-        Ok(Shared { arenas, _memory: Mapped::Device(mappings) })
+        Ok(mappings)
     }
 
     /// Allocates the arenas of all ranks in host memory, and this rank's private memory on its GPU, zeroed. All ranks call it.
@@ -106,20 +124,39 @@ impl Sharing<'_> {
         group: &mut Bootstrap,
         [bytes, private_bytes]: [usize; 2],
     ) -> Result<Shared, Error> {
-        let Sharing { what, context, stream, in_process, timeout } = *self;
+        let (what, ranks) = (self.what, self.in_process.len());
         let memory = group
-            .share(what, bytes * in_process.len(), timeout)
+            .share(what, of_all(bytes, ranks)?, self.timeout)
             .map_err(|why| Error::Group { why: why.to_string() })?;
-        // SAFETY: the memory is unmapped after the registration has ended.
-        let registration = unsafe { Registration::new(context, memory.as_ptr(), memory.len())? };
-        let private = DeviceMemory::new(context, private_bytes)?;
-        private.fill(stream, 0, private_bytes, 0)?;
-        stream.synchronize()?;
-        exchange(group, what, Vec::new(), timeout)?;
-        let of_ranks =
-            (0..in_process.len()).map(|rank| registration.device() + (rank * bytes) as u64).collect();
+        let registered = self.register(&memory, private_bytes);
+        let ((registration, private), _) = self.agree(group, registered, |_| Vec::new())?;
+        let of_ranks = (0..ranks).map(|rank| registration.device() + (rank * bytes) as u64).collect();
         let arenas = Arenas { of_ranks, private: private.address() };
         Ok(Shared { arenas, _memory: Mapped::Host { registration, memory, private } })
+    }
+
+    /// Lets the GPU use host memory, which outlives the registration, and allocates private memory.
+    fn register(
+        &self,
+        memory: &SharedMemory,
+        private_bytes: usize,
+    ) -> Result<(Registration, DeviceMemory), Error> {
+        // SAFETY: the caller unmaps the memory after the registration has ended.
+        let registration = unsafe { Registration::new(self.context, memory.as_ptr(), memory.len())? };
+        let private = DeviceMemory::new(self.context, private_bytes)?;
+        private.fill(self.stream, 0, private_bytes, 0)?;
+        self.stream.synchronize()?;
+        Ok((registration, private))
+    }
+
+    /// The result of this rank's step with the `bytes` of all ranks, if it succeeded on all.
+    fn agree<T>(
+        &self,
+        group: &mut Bootstrap,
+        result: Result<T, Error>,
+        bytes: impl FnOnce(&T) -> Vec<u8>,
+    ) -> Result<(T, Vec<Vec<u8>>), Error> {
+        agree(group, self.what, result, bytes, self.timeout)
     }
 }
 
@@ -144,6 +181,43 @@ pub(crate) fn exchange(
     group.exchange(what, bytes, timeout).map_err(|why| Error::Group { why: why.to_string() })
 }
 
+/// The bytes of the arenas of all ranks.
+fn of_all(bytes: usize, ranks: usize) -> Result<usize, Error> {
+    bytes.checked_mul(ranks).filter(|all| isize::try_from(*all).is_ok()).ok_or_else(|| {
+        let why = "no host has so much memory".to_owned();
+        Error::Misuse { attempt: format!("allocate {bytes} bytes for each of {ranks} ranks"), why }
+    })
+}
+
+const DONE: u8 = 0;
+const FAILED: u8 = 1;
+
+/// The result of a step of this rank, with the `bytes` of all ranks, if it succeeded on all. If not, all ranks get an error, with the reason of
+/// the first rank that has one, and the group can be used again.
+pub(crate) fn agree<T>(
+    group: &mut Bootstrap,
+    what: &'static str,
+    result: Result<T, Error>,
+    bytes: impl FnOnce(&T) -> Vec<u8>,
+    timeout: Duration,
+) -> Result<(T, Vec<Vec<u8>>), Error> {
+    let said = match &result {
+        Ok(value) => [&[DONE], &bytes(value)[..]].concat(),
+        Err(why) => [&[FAILED], why.to_string().as_bytes()].concat(),
+    };
+    let all = exchange(group, what, said, timeout)?;
+    let value = result?;
+    let all = all.into_iter().enumerate().map(|(rank, said)| match said.split_first() {
+        Some((&DONE, bytes)) => Ok(bytes.to_vec()),
+        Some((_, why)) => {
+            let why = String::from_utf8_lossy(why);
+            Err(Error::Group { why: format!("rank {rank} could not set up {what}: {why}") })
+        }
+        None => Err(Error::Group { why: format!("rank {rank} sent an unreadable message") }),
+    });
+    Ok((value, all.collect::<Result<_, _>>()?))
+}
+
 /// A number that no other process has.
 pub(crate) fn process_token() -> u64 {
     static TOKEN: OnceLock<u64> = OnceLock::new();
@@ -153,4 +227,19 @@ pub(crate) fn process_token() -> u64 {
         hasher.write_u32(std::process::id());
         hasher.finish()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arenas_longer_than_the_address_space_are_refused() {
+        assert_eq!(of_all(1 << 20, 128), Ok(1 << 27));
+        // Its product is 0 in 64 bits, and memory of that length could be shared.
+        for (bytes, ranks) in [(1 << 59, 32), ((1 << 59) + 4096, 32), (1 << 58, 32)] {
+            let error = of_all(bytes, ranks);
+            assert!(matches!(error, Err(Error::Misuse { .. })), "{error:?}");
+        }
+    }
 }

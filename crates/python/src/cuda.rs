@@ -21,6 +21,9 @@ use crate::array::library::Library;
 use crate::error::{failed, raised};
 use crate::wait::interruptible;
 
+/// Calls that are remembered as prepared.
+const KNOWN_MAX: usize = 1024;
+
 /// The ranks of a communicator on GPUs, from the first call with an array there.
 #[derive(Clone, Default)]
 pub(crate) struct Gpus {
@@ -236,6 +239,10 @@ impl Gpu {
         let Call { collective, data_type, reduction, arranged } = &call;
         let plan = self.collectives.plan_of(collective, arranged.count, *data_type)?;
         self.collectives.prepare_call(&plan, addresses, arranged.count, *data_type, *reduction)?;
+        if self.known.len() >= KNOWN_MAX {
+            // They are prepared again, which finds their plans and most programs.
+            self.known.clear();
+        }
         self.known.insert(call);
         Ok(())
     }

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use weftlink_bootstrap::Bootstrap;
 
+use super::programs::Retired;
 use super::{Communicator, Resources};
 use crate::calls::{Calls, owner_of};
-use crate::driver::{Context, Device, Event, Stream};
+use crate::driver::{Context, Device, Event, RelaxedCapture, Stream};
 use crate::kernels::Kernels;
 use crate::loading::Loading;
 use crate::lost::ContextWatch;
@@ -85,6 +86,8 @@ impl Communicator {
                 format!("ranks 0 and {rank} are on different hosts, and calls on GPUs need one host so far");
             return Err(Error::Misuse { attempt: "join ranks on GPUs".to_owned(), why });
         }
+        // Memory is registered while another thread may capture a graph.
+        let _relaxed = RelaxedCapture::begin(device.driver())?;
         let context = Context::primary(device)?;
         let stream = Stream::new(&context)?;
         let resident = Resident::new(device.uuid, group.id());
@@ -162,9 +165,11 @@ impl Communicator {
             shares_context: in_context.len() > 1,
             is_one_gpu: ranks_on_gpu == all.len() && !is_host,
             memory,
+            rank: group.rank(),
             group,
             event: Event::new(&context)?,
             last: None,
+            actions: Vec::new(),
             has_captured: false,
             windows: 0,
             multicast: Arc::default(),
@@ -181,6 +186,7 @@ impl Communicator {
             resources: ManuallyDrop::new(Resources {
                 kernels: Kernels::new(&context),
                 plans: Vec::new(),
+                retired: Retired::default(),
                 reports: Reports::new(&context, owner)?,
                 presence,
                 registry,

@@ -4,10 +4,10 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 use weftlink_plan::{DataType, Reduction, Shape};
 
-use super::{CallKind, Communicator, Loaded, PlanId, Prepared};
+use super::{CallKind, Communicator, Loaded, PlanId, Prepared, Resources};
 use crate::Error;
 use crate::call::Key;
-use crate::driver::{DeviceAddress, DeviceBuffer, DeviceMemory, RelaxedCapture};
+use crate::driver::{DeviceAddress, DeviceBuffer, DeviceMemory, Event, RelaxedCapture};
 use crate::kernels::THREADS_MAX;
 use crate::program::{Compiler, Program, Spread};
 use crate::reports::REPORTS_MAX;
@@ -15,13 +15,13 @@ use crate::source::Specialisation;
 
 /// What the ranks of a GPU read and write between two synchronisations: more, and they drift apart in address space.
 const TILE_BYTES: usize = 256 << 20;
-/// Programs of a plan that are kept for later calls.
-const PROGRAMS_MAX: usize = 1024;
+/// Kinds of calls of a plan that the ranks of a process remember to have prepared together.
+const MET_MAX: usize = 4096;
 
 impl Communicator {
     /// Compiles and loads what a call needs, so that the call itself only launches. The first time, this waits for the other ranks of
     /// this process, which prepare the same call before or in their own: they load kernels together, because loading one waits for all kernels
-    /// of the GPU.
+    /// of the GPU. An error, except misuse, ends the calls of all ranks, which would wait for this one.
     pub fn prepare_call(
         &mut self,
         plan: PlanId,
@@ -33,8 +33,8 @@ impl Communicator {
         let key = self.key_of(plan, buffers, count, data_type, reduction)?;
         let Loaded { programs, met, .. } = &self.resources.plans[plan.number];
         let meets = self.loading.is_some() && !met.contains(&kind_of(&key));
-        if meets || !programs.contains_key(&key) {
-            self.prepare(plan, &key, meets).map_err(|error| self.explained(error))?;
+        if meets || !programs.contains(&key) {
+            self.prepare(plan, &key, meets).map_err(|error| self.failed(error))?;
         }
         Ok(key)
     }
@@ -87,19 +87,17 @@ impl Communicator {
         if let (Some(loading), Some(begun)) = (&self.loading, begun) {
             prepared = loading.end(&begun, prepared, self.call_timeout, || self.check_recorded());
         }
-        let Loaded { programs, met, .. } = &mut self.resources.plans[plan.number];
+        let Resources { plans, retired, .. } = &mut *self.resources;
+        let Loaded { programs, met, .. } = &mut plans[plan.number];
         if meets {
             // On all ranks in the same call.
-            if met.len() >= PROGRAMS_MAX {
+            if met.len() >= MET_MAX {
                 met.clear();
             }
             met.insert(kind_of(key));
         }
-        if programs.len() >= PROGRAMS_MAX {
-            // Calls in flight and graphs may use programs in device memory.
-            programs.retain(|_, prepared| prepared.in_memory.is_some());
-        }
-        programs.insert(key.clone(), prepared?);
+        let freed = programs.insert(key.clone(), prepared?);
+        retired.add(freed.into_iter().filter_map(|program| program.in_memory));
         Ok(())
     }
 
@@ -112,8 +110,10 @@ impl Communicator {
         let checked = compiler.check(key.data_type, key.reduction);
         let compiled = checked.and_then(|()| compiler.compile(&shape, spread, &loaded.shared.arenas));
         let name = compiler.plan().name.clone();
-        let program =
-            compiled.map_err(|why| Error::Misuse { attempt: format!("run {name}"), why: why.to_string() })?;
+        let program = compiled.map_err(|why| match why.is_of_this_rank() {
+            true => self.unable(&name, &why.to_string()),
+            false => Error::Misuse { attempt: format!("run {name}"), why: why.to_string() },
+        })?;
         let specialisation = Specialisation {
             data_type: key.data_type,
             reduction: key.reduction,
@@ -136,16 +136,25 @@ impl Communicator {
                 "it needs {blocks} blocks on each rank, and the GPU runs {most} at once for each of its {} ranks. Use a plan with fewer lanes",
                 self.ranks_on_gpu
             );
-            return Err(Error::Misuse { attempt: format!("run {name}"), why });
+            return Err(self.unable(&name, &why));
         }
         let in_memory = if !program.is_in_parameters {
-            let memory = DeviceMemory::new(&self.context, program.bytes.len())?;
+            let (retired, bytes) = (&mut self.resources.retired, program.bytes.len());
+            let memory = match retired.take(bytes, DeviceBuffer::bytes, Event::is_done)? {
+                Some(memory) => memory,
+                None => DeviceMemory::new(&self.context, bytes)?,
+            };
             memory.write(&self.stream, 0, &program.bytes)?;
             Some(memory)
         } else {
             None
         };
         Ok(Prepared { program, kernel, spread, in_memory })
+    }
+
+    /// The error of a rank that cannot run its part of a plan. Others may be able to run theirs, so it is no misuse of this rank's.
+    fn unable(&self, plan: &str, why: &str) -> Error {
+        Error::Failed { why: format!("rank {} cannot run {plan}: {why}", self.rank()) }
     }
 
     /// How many blocks a call uses, and how large its tiles are.
@@ -170,7 +179,7 @@ impl Communicator {
     #[cfg(test)]
     pub(crate) fn cut(&self, plan: PlanId, key: &Key, length: usize) -> weftlink_plan::Cut {
         let loaded = &self.resources.plans[plan.number];
-        let Prepared { program, spread, .. } = &loaded.programs[key];
+        let Prepared { program, spread, .. } = loaded.programs.of(key);
         let shape = shape_of(key);
         let blocks = loaded.compiler.blocks(&shape, *spread, program.header.unit_elements as usize);
         blocks.map_or_else(|why| panic!("{why}"), |blocks| blocks.cut(length))

@@ -6,13 +6,16 @@
 use weftlink_bootstrap::{BlameKind, Failure};
 use weftlink_plan::{Aliasing, DataType};
 
+use super::access::{self, Peers};
 use super::{Communicator, Last, Loaded, PlanId, Resources, captured_since};
 use crate::Error;
 use crate::call::{Key, Operation};
-use crate::driver::{Capture, DeviceAddress, DeviceBuffer, Launch, Parameters, RelaxedCapture, Stream};
+use crate::driver::{
+    Capture, DeviceAddress, DeviceBuffer, Event, Launch, Parameters, RelaxedCapture, Stream,
+};
 use crate::records::{self, CALL_BYTES};
-use crate::registration::Obstacle;
-use crate::staging::Staged;
+use crate::registration::{CallState, Obstacle};
+use crate::staging::{Buffer, Staged};
 
 /// The handles of the default stream: null and 1. That of a thread, 2, is another one in each thread.
 const DEFAULT_STREAMS_MAX: usize = 1;
@@ -52,17 +55,25 @@ impl Communicator {
         data_type: DataType,
         operation: impl Into<Operation>,
     ) -> Result<(), Error> {
+        match self.check_recorded() {
+            // It has ended the calls of all if the reason is this rank's.
+            Err(error @ Error::Failed { .. }) => return Err(error),
+            checked => checked.map_err(|error| self.failed(error))?,
+        }
         // SAFETY: the caller's.
         let enqueued = unsafe { self.enqueue(plan, stream, buffers, count, data_type, operation.into()) };
-        let enqueued = enqueued.map_err(|error| self.explained(error));
-        if let Err(error) = &enqueued
-            && !matches!(error, Error::Misuse { .. } | Error::Failed { .. })
-        {
-            self.abort();
+        enqueued.map_err(|error| self.failed(error))
+    }
+
+    /// The error to return in place of one. Ends the calls of all ranks, unless it is misuse.
+    pub(super) fn failed(&self, error: Error) -> Error {
+        let error = self.explained(error);
+        if !matches!(error, Error::Misuse { .. }) {
+            self.abort_because(&error);
             let blamed = vec![self.group.blame(self.rank() as u32, BlameKind::Failed)];
             self.calls.fail(&Failure { why: error.to_string(), blamed, aborted_by: None });
         }
-        enqueued
+        error
     }
 
     /// # Safety
@@ -76,7 +87,6 @@ impl Communicator {
         data_type: DataType,
         operation: Operation,
     ) -> Result<(), Error> {
-        self.check_recorded()?;
         let misuse = |why: &str| Error::Misuse { attempt: "run a plan".to_owned(), why: why.to_owned() };
         let is_captured = match stream.capture()? {
             Capture::None => false,
@@ -95,6 +105,7 @@ impl Communicator {
         let [input, output] = staged.as_ref().map_or([input, output], |staged| staged.buffers);
         if is_captured {
             self.has_captured = true;
+            self.resources.plans[plan.number].programs.pin(&key);
         } else {
             self.order(stream)?;
         }
@@ -104,7 +115,7 @@ impl Communicator {
         }
         let Loaded { compiler, programs, .. } = &self.resources.plans[plan.number];
         let number = self.calls.begin(plan.number, compiler.plan(), &key, self.group.rank() as u32);
-        let prepared = &programs[&key];
+        let prepared = programs.of(&key);
         let header = records::CallHeader {
             signature: key.signature(
                 prepared.program.header.tiles,
@@ -156,13 +167,19 @@ impl Communicator {
         if !is_captured && stream.is_borrowed() {
             self.event.record(stream)?;
         }
+        if !is_captured {
+            let recorded =
+                || Event::new(&self.context).and_then(|event| event.record(stream).map(|()| event));
+            self.resources.retired.launched(recorded)?;
+        }
         match &mut self.resources.registry {
             Some(registry) if is_registered => registry.launched(stream),
             _ => Ok(()),
         }
     }
 
-    /// Finds out where the buffers of a call are for each rank. Ranks in other processes map them, or memory that stands in for them.
+    /// Finds out where the buffers of a call are for each rank. Ranks in other processes map them, or memory that stands in for them, also
+    /// where other GPUs of this process may not access them.
     fn place(
         &mut self,
         plan: PlanId,
@@ -171,18 +188,37 @@ impl Communicator {
         is_captured: bool,
     ) -> Result<Placed, Error> {
         let rank = self.group.rank() as u32;
-        let Resources { plans, registry, staging, .. } = &mut *self.resources;
+        let Resources { plans, registry, staging, reports, .. } = &mut *self.resources;
         let compiler = &plans[plan.number].compiler;
         let plan = compiler.plan();
         // Peers map windows when these are made.
-        let is_mapped = !plan.needs_windows() || compiler.switch.is_some();
-        let Some(registry) = registry.as_mut().filter(|_| !is_mapped) else {
+        let accesses_buffers = plan.needs_windows() && compiler.switch.is_none();
+        let mut registry = registry.as_mut().filter(|_| accesses_buffers);
+        let has_peers = accesses_buffers && !self.peers.is_empty();
+        if registry.is_none() && !has_peers {
             let views = vec![buffers; plan.ranks as usize];
             return Ok(Placed { views, staged: None, is_registered: false });
-        };
+        }
         let [input, output] = key.bytes_of(plan, rank);
         let buffers = [(buffers[0], input), (buffers[1], output)];
-        let (views, staged) = match registry.views(buffers, is_captured) {
+        let has_failed = || reports.failure().is_some();
+        let (last, event, actions) = (&self.last, &self.event, &self.actions);
+        // Graphs may be under way at any time.
+        let are_over = || !self.has_captured && is_over(last, event, actions).unwrap_or(false);
+        let calls = &CallState { are_over: &are_over, has_failed: &has_failed };
+        let is_registered = registry.is_some() && !is_captured;
+        let ranks = plan.ranks as usize;
+        let mut views_of = |buffers: [Buffer; 2]| match &mut registry {
+            Some(registry) => registry.views(buffers, is_captured, calls),
+            None => Ok(vec![buffers.map(|(address, _)| address); ranks]),
+        };
+        let peers = Peers { context: &self.context, devices: &self.peers };
+        let mut unreachable = None;
+        for buffer in buffers.into_iter().filter(|_| has_peers) {
+            unreachable = unreachable.or(access::obstacle(&peers, buffer)?);
+        }
+        let placed = unreachable.map_or_else(|| views_of(buffers), |why| Err(Obstacle::Unshareable(why)));
+        let (views, staged) = match placed {
             Ok(views) => (views, None),
             Err(Obstacle::Error(why)) => return Err(why),
             Err(Obstacle::Unshareable(why)) => {
@@ -191,7 +227,7 @@ impl Communicator {
                 let is_in_place = key.aliasing == Aliasing::InPlace;
                 let staged = staging.stage(&self.context, &self.peers, buffers, is_in_place, &why)?;
                 let ours = [(staged.buffers[0], input), (staged.buffers[1], output)];
-                let views = registry.views(ours, is_captured).map_err(|obstacle| match obstacle {
+                let views = views_of(ours).map_err(|obstacle| match obstacle {
                     Obstacle::Error(why) => why,
                     Obstacle::Unshareable(why) => {
                         Error::Misuse { attempt: "share a buffer with other processes".to_owned(), why }
@@ -200,7 +236,7 @@ impl Communicator {
                 (views, Some(staged))
             }
         };
-        Ok(Placed { views, staged, is_registered: !is_captured })
+        Ok(Placed { views, staged, is_registered })
     }
 
     /// Makes a call wait for the last one, if that is on another stream and neither is captured: an event must not lead into a graph, or
@@ -224,5 +260,19 @@ impl Communicator {
             false => Last::Own(stream.clone()),
         });
         Ok(())
+    }
+}
+
+/// Whether the last call and all actions of windows that were not captured have ended.
+fn is_over(last: &Option<Last>, event: &Event, actions: &[(Stream, Event)]) -> Result<bool, Error> {
+    for (_, event) in actions {
+        if !event.is_done()? {
+            return Ok(false);
+        }
+    }
+    match last {
+        None => Ok(true),
+        Some(Last::Own(stream)) => Ok(stream.capture()? == Capture::None && stream.is_idle()?),
+        Some(Last::Borrowed(_)) => event.is_done(),
     }
 }

@@ -21,6 +21,7 @@ impl Communicator {
 
     /// Ends the calls of all ranks and takes the group out of the communicator, which must be dropped next.
     pub(crate) fn give_up(&mut self) -> Result<Bootstrap, Error> {
+        self.check_process()?;
         let checked = self.check();
         self.abort();
         if let Err(lost) = checked

@@ -5,8 +5,8 @@
 
 use super::{Communicator, Resources};
 use crate::Error;
-use crate::driver::{Capture, DeviceAddress, Launch, Parameters, RelaxedCapture, Stream};
-use crate::sharing::{Sharing, exchange};
+use crate::driver::{Capture, DeviceAddress, Event, Launch, Parameters, RelaxedCapture, Stream};
+use crate::sharing::{Sharing, agree};
 use crate::window::{DeviceWindow, Layout, WindowMemory};
 
 /// A signal and a wait are kernels of one thread.
@@ -75,12 +75,15 @@ impl Communicator {
     /// The same, with an address through which the NVLink switch stores to the memory of all ranks and adds it up
     /// ([`WindowMemory::multicast_address`]): for calls of plans with a switch, and kernels of the program. Each rank needs a GPU of its own that supports multicast objects (Hopper or later, behind an
     /// NVSwitch). Compiled and never run on such GPUs.
+    ///
+    /// A rank that drops the window takes its memory out of that address: all ranks must have ended their accesses through it before.
     pub fn multicast_window(&mut self, bytes: usize) -> Result<WindowMemory, Error> {
         self.new_window(bytes, true)
     }
 
     fn new_window(&mut self, bytes: usize, is_multicast: bool) -> Result<WindowMemory, Error> {
-        self.check()?;
+        let checked = self.check();
+        self.check_for_all(checked)?;
         let kind = if is_multicast { "multicast window" } else { "window" };
         let misuse =
             |why: String| Err(Error::Misuse { attempt: format!("allocate a {kind} of {bytes} bytes"), why });
@@ -88,22 +91,25 @@ impl Communicator {
             return misuse("no GPU has so much memory".to_owned());
         };
         // A thread may capture a graph.
-        let _relaxed = RelaxedCapture::begin(self.context.driver())?;
+        let ready = RelaxedCapture::begin(self.context.driver());
         let own =
             Wish { bytes: bytes as u64, is_multicast, has_multicast: self.context.device().has_multicast };
-        let all = exchange(&mut self.group, "windows", own.to_bytes(), self.timeout)?;
+        let (_relaxed, all) = agree(&mut self.group, "a window", ready, |_| own.to_bytes(), self.timeout)?;
         for (rank, theirs) in all.iter().map(|bytes| Wish::from_bytes(bytes)).enumerate() {
             if let Err(why) = own.check(rank, theirs, self.ranks_on_gpu_max) {
                 return misuse(why);
             }
         }
         // Loading waits for kernels: all ranks have launched their calls, and launch no more before all have shared memory.
-        self.resources.kernels.window()?;
+        let loaded = self.resources.kernels.window().map(|_| ());
+        agree(&mut self.group, "kernels of windows", loaded, |()| Vec::new(), self.timeout)?;
         let shared = self.share("windows", layout.sizes())?;
         let number = self.windows;
         self.windows += 1;
         let rank = self.rank();
-        let mut window = WindowMemory::new(shared, layout, [rank, self.number], number, &self.stream)?;
+        let window = WindowMemory::new(shared, layout, [rank, self.number], number, &self.stream);
+        // The others have the window, and may wait for this rank in it.
+        let mut window = window.map_err(|error| self.failed(error))?;
         if is_multicast {
             let sharing = Sharing {
                 what: "windows",
@@ -117,7 +123,8 @@ impl Communicator {
         Ok(window)
     }
 
-    /// The parameter of kernels that use a window. It has the time limit of calls that is set now.
+    /// The parameter of kernels that use a window. It has the time limit of calls that is set now. Window and communicator must live until
+    /// such a kernel has ended.
     pub fn device_window(&self, window: &WindowMemory) -> Result<DeviceWindow, Error> {
         if !window.is_of(self.number) {
             let why = "it belongs to another communicator".to_owned();
@@ -202,14 +209,15 @@ impl Communicator {
         self.check()?;
         window.place(peer, 0, 0)?;
         let parameter = self.device_window(window)?;
-        match stream.capture()? {
-            Capture::None => {}
-            Capture::Active => self.has_captured = true,
+        let is_captured = match stream.capture()? {
+            Capture::None => false,
+            Capture::Active => true,
             Capture::Invalidated => {
                 let why = "the capture of its stream has failed".to_owned();
                 return Err(Error::Misuse { attempt: format!("{action:?} a rank"), why });
             }
-        }
+        };
+        self.has_captured |= is_captured;
         let kernels = self.resources.kernels.window()?;
         let kernel = match action {
             Action::Signal => &kernels.signal,
@@ -219,10 +227,31 @@ impl Communicator {
         let parameters = [(&raw const parameter).cast(), (&raw const peer).cast()];
         // SAFETY: these are the parameters of both kernels; the addresses are valid as the caller promises.
         let launched = unsafe { kernel.launch(stream, ONE_THREAD, Parameters::Pointers(&parameters)) };
-        if launched.is_err() {
+        let noted = launched.and_then(|()| if is_captured { Ok(()) } else { self.note_action(stream) });
+        if noted.is_err() {
             self.abort();
         }
-        launched
+        noted
+    }
+
+    /// Records an event after an action, for [`Communicator::leave`] to wait for.
+    fn note_action(&mut self, stream: &Stream) -> Result<(), Error> {
+        let known = self.actions.iter().position(|(known, _)| known.raw() == stream.raw());
+        if let Some(known) = known {
+            let (_, event) = &self.actions[known];
+            // The program may have destroyed its stream, and the same handle may be another one by now.
+            if stream.is_borrowed() {
+                stream.wait_for(event)?;
+            }
+            return event.record(stream);
+        }
+        // A thread may capture a graph.
+        let _relaxed = RelaxedCapture::begin(self.context.driver())?;
+        self.actions.retain(|(_, event)| !event.is_done().unwrap_or(false));
+        let event = Event::new(&self.context)?;
+        event.record(stream)?;
+        self.actions.push((stream.clone(), event));
+        Ok(())
     }
 }
 

@@ -113,6 +113,7 @@ functions! { compared
         cuMemMap(CUdeviceptr, usize, usize, CUmemGenericAllocationHandle, c_ulonglong);
         cuMemUnmap(CUdeviceptr, usize);
         cuMemSetAccess(CUdeviceptr, usize, *const CUmemAccessDesc, usize);
+        cuMemGetAccess(*mut c_ulonglong, *const CUmemLocation, CUdeviceptr);
         cuMemGetAddressRange_v2(*mut CUdeviceptr, *mut usize, CUdeviceptr);
         cuPointerGetAttributes(c_uint, *mut CUpointer_attribute, *mut *mut c_void, CUdeviceptr);
         cuIpcGetMemHandle(*mut CUipcMemHandle, CUdeviceptr);

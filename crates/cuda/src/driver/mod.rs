@@ -53,6 +53,8 @@ use functions::{Code, Functions, MulticastFunctions, OtherFunctions};
 const SUCCESS: Code = 0;
 /// The process is exiting, and the driver has released everything already.
 const DEINITIALIZED: Code = 4;
+/// The process was forked, and what it drops belongs to another.
+const NOT_INITIALIZED: Code = 3;
 
 struct Table {
     functions: Functions,
@@ -120,7 +122,7 @@ impl Driver {
         if error::is_context_lost(code) {
             // The driver has released everything with the context, whose loss a call has reported.
             tracing::debug!(target: "weft::fault", "{}", self.error(code, attempt()));
-        } else if code != SUCCESS && code != DEINITIALIZED {
+        } else if ![SUCCESS, DEINITIALIZED, NOT_INITIALIZED].contains(&code) {
             tracing::warn!(target: "weft::fault", "{}", self.error(code, attempt()));
         }
     }

@@ -54,6 +54,17 @@ pub struct Granularity {
     pub recommended: usize,
 }
 
+impl Device {
+    /// Whether kernels of this GPU may read and write the mapped allocation at an address. Not for memory of `cuMemAlloc`, which peer access
+    /// covers, nor for memory of pools.
+    pub fn has_access(&self, address: DeviceAddress) -> bool {
+        let (mut flags, place) = (0, location(self));
+        // SAFETY: the addresses are of an integer and of a location. Any address may be asked about.
+        let code = unsafe { (self.driver().cu().cuMemGetAccess)(&raw mut flags, &raw const place, address) };
+        code == 0 && flags == CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE as u64
+    }
+}
+
 /// Memory of a GPU without an address. Dropping it gives up the handle; what is mapped stays.
 #[derive(Debug)]
 pub struct Allocation {

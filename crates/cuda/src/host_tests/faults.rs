@@ -169,6 +169,14 @@ impl Job {
         BlockReport::of_bytes(bytemuck::bytes_of(&unsafe { first.read_volatile() }))
     }
 
+    /// How many blocks of a rank say that they wait.
+    fn waits(&self, rank: usize) -> usize {
+        let memory = &self.reports[rank];
+        let first: *const records::Report = memory.start().wrapping_add(memory.reports_at()).cast();
+        // SAFETY: as above.
+        (1..REPORTS).filter(|at| unsafe { first.add(*at).read_volatile() }.kind != 0).count()
+    }
+
     fn output(&self, rank: usize) -> Vec<f32> {
         let output = &self.buffers[rank][1];
         // SAFETY: the output lives as long as the job, and no kernel runs.
@@ -233,6 +241,7 @@ fn a_missing_rank_ends_this_call_and_all_later_ones() {
         job.run(&[(0, 7)], timeout, 0);
         assert_eq!(job.failure(0), Some((TimedOut, 1)), "{name}");
         assert_eq!(job.report(0).unwrap().call, 7, "{name}");
+        assert_eq!(job.waits(0), 0, "{name}: no block waits any more");
         assert_eq!(job.output(0), vec![CANARY; COUNT], "{name}: nothing was received");
         // The other rank is late, and the first tries again.
         job.run(&[(0, 7), (1, 7)], timeout, 0);

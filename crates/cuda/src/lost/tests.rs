@@ -70,11 +70,17 @@ fn a_lost_context_waits_for_the_report_of_a_death() {
 
 #[test]
 fn a_lost_context_without_a_death_is_an_error_within_a_bound() {
-    let watch = ContextWatch::new(words(), true, true);
+    let words = words();
+    let watch = ContextWatch::new(words.clone(), true, true);
     let begin = Instant::now();
     let lost = watch.explained(cuda(805), || Ok(()));
     assert_eq!(dead_in(&lost), Some(&[][..]), "{lost}");
     assert!((NOTICED_WITHIN..2 * NOTICED_WITHIN).contains(&begin.elapsed()), "{:?}", begin.elapsed());
+    // The process took longer to exit.
+    words.report_death(0);
+    for lost in [watch.lost().unwrap(), watch.explained(failed(), || Ok(()))] {
+        assert_eq!((dead_in(&lost), lost.code()), (Some(&[0][..]), Some(805)), "{lost}");
+    }
 }
 
 /// A kernel ends because of the death before the context is lost.

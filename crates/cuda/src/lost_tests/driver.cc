@@ -1,5 +1,5 @@
 // A stand-in for libcuda.so.1 with one GPU, whose memory is host memory. It runs no kernels. After `stand_in_lose`, calls fail as they do in a
-// process whose context is lost.
+// process whose context is lost. After `stand_in_set`, some behave as they do beside a capture, without memory, or behind a kernel that waits.
 
 #include <cstdint>
 #include <cstdlib>
@@ -13,12 +13,46 @@ static std::atomic<uintptr_t> handles{1};
 static thread_local void* stack[16];
 static thread_local int depth = 0;
 
-constexpr int UNSUPPORTED = 801;
+// What the tests set.
+enum Setting {
+    CAPTURING, // A stream is captured in global mode.
+    BUSY,      // The kernels of all streams wait.
+    BLOCKS,    // Blocks that a multiprocessor runs at once, for the thread that sets it; 8 before.
+    FULL,      // The GPU has no memory, for the thread that sets it.
+    SETTINGS,
+};
+// What they ask.
+enum Count {
+    INVALIDATED, // Calls that have ended the capture.
+    LAUNCHED,
+    COUNTS,
+};
+static std::atomic<int> settings[SETTINGS], counts[COUNTS];
+static thread_local int is_full = 0, blocks = 8;
+static thread_local int mode = 0;
+
+constexpr int UNSUPPORTED = 801, OUT_OF_MEMORY = 2, CAPTURE_UNSUPPORTED = 900, NOT_READY = 600, RELAXED = 2;
 constexpr size_t UNIT = 1 << 16;
+
+// The result of a call that ends captures in every mode, or unless the thread has relaxed its own.
+static int beside_capture(bool always) {
+    if (settings[CAPTURING] == 0 || (!always && mode == RELAXED)) return lost;
+    return counts[INVALIDATED]++, CAPTURE_UNSUPPORTED;
+}
+static int when_idle() {
+    while (settings[BUSY] != 0) usleep(1000);
+    return lost;
+}
 
 extern "C" {
 
 void stand_in_lose(int code) { lost = code; }
+void stand_in_set(int setting, int value) {
+    settings[setting] = value;
+    if (setting == FULL) is_full = value;
+    if (setting == BLOCKS) blocks = value;
+}
+int stand_in_count(int count) { return counts[count]; }
 
 int cuInit(unsigned) { return 0; }
 int cuDriverGetVersion(int* version) { return *version = 13000, 0; }
@@ -47,7 +81,10 @@ int cuCtxGetCurrent(void** context) { return *context = depth > 0 ? stack[depth 
 int cuCtxSetCurrent(void* context) { return depth = depth > 0 ? depth : 1, stack[depth - 1] = context, 0; }
 int cuCtxPushCurrent_v2(void* context) { return stack[depth++] = context, 0; }
 int cuCtxPopCurrent_v2(void** context) { return *context = stack[--depth], 0; }
-int cuCtxSynchronize() { return lost; }
+int cuCtxSynchronize() {
+    const int code = beside_capture(true);
+    return code != 0 ? code : when_idle();
+}
 int cuCtxGetStreamPriorityRange(int* lowest, int* highest) { return *lowest = 0, *highest = -5, (int)lost; }
 int cuStreamCreateWithPriority(void** stream, unsigned, int) { return *stream = (void*)(handles++ * 16), (int)lost; }
 int cuStreamDestroy_v2(void*) { return lost; }
@@ -55,26 +92,30 @@ int cuStreamSynchronize(void*) { return lost; }
 int cuStreamQuery(void*) { return lost; }
 int cuStreamWaitEvent(void*, void*, unsigned) { return lost; }
 int cuStreamIsCapturing(void*, int* status) { return *status = 0, (int)lost; }
-int cuThreadExchangeStreamCaptureMode(int* mode) { return *mode = 0, 0; }
+int cuThreadExchangeStreamCaptureMode(int* new_mode) {
+    const int before = mode;
+    return mode = *new_mode, *new_mode = before, 0;
+}
 int cuEventCreate(void** event, unsigned) { return *event = (void*)(handles++ * 16), (int)lost; }
 int cuEventDestroy_v2(void*) { return lost; }
 int cuEventRecord(void*, void*) { return lost; }
-int cuEventQuery(void*) { return lost; }
-int cuEventSynchronize(void*) { return lost; }
-int cuMemAlloc_v2(uint64_t* address, size_t bytes) { return *address = (uint64_t)calloc(1, bytes), (int)lost; }
-int cuMemFree_v2(uint64_t address) { return lost ? (int)lost : (free((void*)address), 0); }
+int cuEventQuery(void*) { return settings[BUSY] != 0 ? NOT_READY : beside_capture(false); }
+int cuEventSynchronize(void*) { return when_idle(), beside_capture(false); }
+int cuMemAlloc_v2(uint64_t* address, size_t bytes) { return is_full ? OUT_OF_MEMORY : (*address = (uint64_t)calloc(1, bytes), beside_capture(false)); }
+int cuMemFree_v2(uint64_t address) { return lost ? (int)lost : (free((void*)address), beside_capture(false)); }
 int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void*) { return lost ? (int)lost : (memcpy((void*)to, (void*)from, bytes), 0); }
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, void*) { return lost ? (int)lost : (memcpy((void*)to, from, bytes), 0); }
 int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, void*) { return lost ? (int)lost : (memcpy(to, (void*)from, bytes), 0); }
 int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, void*) { return lost ? (int)lost : (memset((void*)to, value, bytes), 0); }
 int cuMemHostAlloc(void** address, size_t bytes, unsigned) { return *address = calloc(1, bytes), (int)lost; }
 int cuMemFreeHost(void* address) { return lost ? (int)lost : (free(address), 0); }
-int cuMemHostRegister_v2(void*, size_t, unsigned) { return lost; }
-int cuMemHostUnregister(void*) { return lost; }
+int cuMemHostRegister_v2(void*, size_t, unsigned) { return beside_capture(false); }
+int cuMemHostUnregister(void*) { return beside_capture(false); }
 int cuMemHostGetDevicePointer_v2(uint64_t* device, void* host, unsigned) { return *device = (uint64_t)host, (int)lost; }
 int cuMemGetAllocationGranularity(size_t* bytes, const void*, int) { return *bytes = UNIT, 0; }
 int cuMemCreate(uint64_t* handle, size_t bytes, const void*, unsigned long long) {
     if (lost) return lost;
+    if (is_full) return OUT_OF_MEMORY;
     const int memory = memfd_create("stand-in", 0);
     if (memory < 0 || ftruncate(memory, bytes) != 0) return 2;
     return *handle = memory, 0;
@@ -97,14 +138,20 @@ int cuMemUnmap(uint64_t address, size_t bytes) {
     return lost;
 }
 int cuMemSetAccess(uint64_t, size_t, const void*, size_t) { return lost; }
+int cuMemGetAccess(unsigned long long* flags, const void*, uint64_t) { return *flags = 3, (int)lost; }
+int cuModuleLoadData(void** module, const void*) { return *module = (void*)(handles++ * 16), beside_capture(false); }
+int cuModuleUnload(void*) { return beside_capture(false); }
+int cuModuleGetFunction(void** function, void*, const char*) { return *function = (void*)(handles++ * 16), (int)lost; }
+int cuFuncGetAttribute(int* value, int, void*) { return *value = 1, (int)lost; }
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* value, void*, int, size_t) { return *value = blocks, (int)lost; }
+int cuLaunchKernel(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**) { return counts[LAUNCHED]++, (int)lost; }
 int cuGetErrorName(int, const char** name) { return *name = "CUDA_ERROR_OF_STAND_IN", 0; }
 int cuGetErrorString(int, const char** text) { return *text = "the stand-in is lost", 0; }
 
 #define UNUSED(name) int name() { return UNSUPPORTED; }
 UNUSED(cuCtxEnablePeerAccess) UNUSED(cuStreamBeginCapture_v2) UNUSED(cuStreamEndCapture) UNUSED(cuGraphInstantiateWithFlags)
-UNUSED(cuGraphDestroy) UNUSED(cuGraphExecDestroy) UNUSED(cuGraphLaunch) UNUSED(cuModuleLoadData) UNUSED(cuModuleUnload)
-UNUSED(cuModuleGetFunction) UNUSED(cuFuncGetAttribute) UNUSED(cuFuncSetAttribute) UNUSED(cuOccupancyMaxActiveBlocksPerMultiprocessor)
-UNUSED(cuLaunchKernel) UNUSED(cuLaunchKernelEx) UNUSED(cuMemGetInfo_v2) UNUSED(cuMemsetD32Async) UNUSED(cuMemRetainAllocationHandle)
+UNUSED(cuGraphDestroy) UNUSED(cuGraphExecDestroy) UNUSED(cuGraphLaunch)
+UNUSED(cuFuncSetAttribute) UNUSED(cuLaunchKernelEx) UNUSED(cuMemGetInfo_v2) UNUSED(cuMemsetD32Async) UNUSED(cuMemRetainAllocationHandle)
 UNUSED(cuMemGetAllocationPropertiesFromHandle) UNUSED(cuMemGetAddressRange_v2) UNUSED(cuPointerGetAttributes) UNUSED(cuIpcGetMemHandle)
 UNUSED(cuIpcOpenMemHandle_v2) UNUSED(cuIpcCloseMemHandle) UNUSED(cuEventElapsedTime)
 

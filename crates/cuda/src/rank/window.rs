@@ -15,7 +15,8 @@ use crate::{Communicator, Error};
 
 /// The same number of elements on every rank's GPU, which all ranks read and write.
 ///
-/// A window that is dropped stays mapped until the rank's next [`Rank::synchronize`], or until the rank is dropped.
+/// A window that is dropped stays mapped until the rank's next [`Rank::synchronize`], or until the rank is dropped. In host memory, and with other
+/// ranks of the process on the GPU, it always stays that long.
 #[derive(Debug)]
 pub struct Window<T> {
     /// The pool frees it when the rank's calls have ended.

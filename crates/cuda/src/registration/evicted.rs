@@ -29,20 +29,28 @@ impl<E> Evicted<E> {
         Ok(())
     }
 
-    /// Parts are used again.
-    pub(crate) fn revive(&mut self, parts: &[Part]) {
-        let is_used = |id: &u64| parts.iter().any(|part| part.id == *id);
-        self.new.retain(|id| !is_used(id));
-        self.waiting.iter_mut().for_each(|(_, ids)| ids.retain(|id| !is_used(id)));
+    /// Parts are used again. Returns the ids of those that were here.
+    pub(crate) fn revive(&mut self, parts: &[Part]) -> Vec<u64> {
+        let is_used = |id: &mut u64| parts.iter().any(|part| part.id == *id);
+        let waiting = self.waiting.iter_mut().map(|(_, ids)| ids);
+        std::iter::once(&mut self.new).chain(waiting).flat_map(|ids| ids.extract_if(.., is_used)).collect()
     }
 
-    /// Takes the parts whose event has happened.
-    pub(crate) fn take_ended<R>(&mut self, has_ended: impl Fn(&E) -> Result<bool, R>) -> Result<Vec<u64>, R> {
+    /// Takes the parts whose event has happened, unless a call has failed: only one that succeeded has ended after the accesses of its peers.
+    /// `has_failed` is asked after the events, which a kernel precedes with its report.
+    pub(crate) fn take_ended<R>(
+        &mut self,
+        has_ended: impl Fn(&E) -> Result<bool, R>,
+        has_failed: impl FnOnce() -> bool,
+    ) -> Result<Vec<u64>, R> {
         let mut ended = Vec::new();
         while let Some((event, _)) = self.waiting.first()
             && has_ended(event)?
         {
             ended.extend(self.waiting.remove(0).1);
+        }
+        if !ended.is_empty() && has_failed() {
+            self.new.append(&mut ended);
         }
         Ok(ended)
     }

@@ -162,6 +162,11 @@ impl<I: Importer> Imports<I> {
         std::mem::take(&mut self.retired)
     }
 
+    /// The same if there is any and kernels would not be waited for.
+    pub(crate) fn take_retired_if(&mut self, is_idle: impl FnOnce() -> bool) -> Vec<I::Opened> {
+        if self.retired.is_empty() || !is_idle() { Vec::new() } else { self.take_retired() }
+    }
+
     fn release_if(&mut self, is_meant: impl Fn(&Owner, u64, Holder) -> bool) {
         for (owner, owned) in &mut self.owners {
             let mut unused = Vec::new();

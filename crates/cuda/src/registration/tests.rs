@@ -130,10 +130,12 @@ fn memory_that_was_allocated_again_is_mapped_again() {
     assert_eq!(imports.map(&reader, OWNER, HOLDER, &whole(1, 4096, 4096), None), Ok(first));
     let second = imports.map(&reader, OWNER, HOLDER, &whole(2, 4096, 4096), None).unwrap();
     assert_ne!(first, second);
-    // The old one is closed by a thread that may wait.
+    // The old one is closed by a thread that may wait, or that has no call under way.
+    drop(imports.take_retired_if(|| false));
     assert_eq!(reader.opened(), 2);
-    drop(imports.take_retired());
+    drop(imports.take_retired_if(|| true));
     assert_eq!(reader.opened(), 1);
+    assert!(imports.take_retired_if(|| unreachable!("there is nothing to close")).is_empty());
     imports.release(OWNER, HOLDER, &[1]);
     assert_eq!(
         imports.map(&reader, OWNER, HOLDER, &whole(2, 4096, 4096), None),
@@ -326,14 +328,20 @@ fn peers_unmap_parts_after_the_calls_that_may_use_them() {
     let ended_by = |time: u32| move |event: &u32| Ok::<_, ()>(*event <= time);
     evicted.launched(|| -> Result<u32, ()> { unreachable!("nothing is evicted") }).unwrap();
     evicted.add(vec![1, 2]);
-    assert_eq!(evicted.take_ended(ended_by(9)), Ok(vec![]), "the call is not launched");
+    assert_eq!(evicted.take_ended(ended_by(9), || false), Ok(vec![]), "the call is not launched");
     evicted.launched(|| Ok::<_, ()>(3)).unwrap();
     evicted.add(vec![4]);
     evicted.launched(|| Ok::<_, ()>(5)).unwrap();
-    assert_eq!(evicted.take_ended(ended_by(2)), Ok(vec![]));
-    evicted.revive(&[whole(2, 0, 64)]);
-    assert_eq!(evicted.take_ended(ended_by(4)), Ok(vec![1]), "2 is used again");
-    assert_eq!(evicted.take_ended(ended_by(5)), Ok(vec![4]));
+    assert_eq!(evicted.take_ended(ended_by(2), || false), Ok(vec![]));
+    assert_eq!(evicted.revive(&[whole(2, 0, 64), whole(3, 64, 64)]), [2]);
+    assert_eq!(evicted.take_ended(ended_by(4), || false), Ok(vec![1]), "2 is used again");
+    assert_eq!(evicted.take_ended(ended_by(5), || false), Ok(vec![4]));
+    // The kernel of call 6 has reported a failure and ended: kernels of peers may still use part 5.
+    evicted.add(vec![5]);
+    evicted.launched(|| Ok::<_, ()>(6)).unwrap();
+    assert_eq!(evicted.take_ended(ended_by(6), || true), Ok(vec![]));
+    assert_eq!(evicted.take_ended(ended_by(9), || unreachable!("nothing has ended")), Ok(vec![]));
+    assert_eq!(evicted.take_all(), [5]);
     evicted.add(vec![6, 7]);
     evicted.revive(&[whole(7, 0, 64)]);
     assert_eq!(evicted.take_all(), [6]);
@@ -368,6 +376,44 @@ impl Handler for Mapper {
     }
 }
 
+/// Refuses the part with the id 2, and reports what owners release.
+struct Refusing(mpsc::Sender<Vec<u64>>);
+
+impl Handler for Refusing {
+    fn map(&mut self, _: usize, part: &Part, _: Option<BorrowedFd<'_>>) -> Result<u64, String> {
+        if part.id == 2 { Err("no room".to_owned()) } else { Ok(part.start) }
+    }
+
+    fn release(&mut self, _: usize, ids: &[u64]) {
+        self.0.send(ids.to_vec()).unwrap();
+    }
+}
+
+/// A call under way uses part 1, which was evicted. The next call uses it again, beside a part that the peer refuses.
+#[test]
+fn a_refused_part_takes_none_along_that_calls_use() {
+    together(2, "refused", |mut group| {
+        let (released, releases) = mpsc::channel();
+        let links = group.link_ranks("buffers", AMPLE).unwrap();
+        let service = Service::start(links, move || Refusing(released)).unwrap();
+        let (mut memory, mut exports, mut evicted) =
+            (Memory::default(), Exports::new(100), Evicted::<()>::new());
+        let ids: Vec<u64> = (0..3).map(|part| memory.map(part * MIB, MIB)).collect();
+        assert_eq!(ids, [1, 2, 3]);
+        let mut call = |buffer, evicted: &mut Evicted<()>| {
+            exports.begin_call();
+            let called = register(&mut exports, &memory, &service, buffer, AMPLE, evicted);
+            (called.is_ok(), exports.take_unpinned())
+        };
+        assert_eq!(call((RANGE.start, MIB), &mut evicted), (true, vec![1]));
+        evicted.add(vec![1]);
+        assert_eq!(call((RANGE.start, 3 * MIB), &mut evicted), (false, vec![]));
+        assert_eq!(releases.recv_timeout(AMPLE).unwrap(), [2, 3], "part 1 stays mapped");
+        assert_eq!(evicted.take_all(), [1], "until the call has ended");
+        group.exchange("done", Vec::new(), AMPLE).unwrap();
+    });
+}
+
 fn meeting(place: String, ranks: usize) -> Rendezvous {
     Rendezvous::new(RendezvousAddress::Abstract(place), Token::new("secret").unwrap(), ranks, AMPLE)
 }
@@ -397,11 +443,10 @@ fn calls_allocate_free_and_allocate_again() {
         assert_eq!(service.peers().count(), 2);
         // Both sides ask at once, and this thread answers nothing.
         let mut memory = Memory { allocated: group.rank() as u64 * 1000, ..Memory::default() };
-        let (mut exports, mut requests) = (Exports::new(100), 0);
+        let (mut exports, mut requests, mut evicted) = (Exports::new(100), 0, Evicted::<()>::new());
         let mut call = |memory: &Memory, buffer: (u64, u64)| {
             exports.begin_call();
-            let before = |parts: &[Part]| requests += parts.len();
-            register(&mut exports, memory, &service, buffer, AMPLE, before).unwrap();
+            requests += register(&mut exports, memory, &service, buffer, AMPLE, &mut evicted).unwrap();
             (exports.addresses(buffer.0, buffer.1, false).unwrap(), requests)
         };
         let first = memory.allocate(MIB, 4096);

@@ -62,6 +62,8 @@ pub enum ReportKind {
     PeerFailed,
     /// The rank is gone.
     Gone,
+    /// A kernel of the program accessed memory outside of a window.
+    Outside,
     /// Of another version.
     Unknown(u32),
 }
@@ -106,6 +108,7 @@ impl BlockReport {
             4 => ReportKind::Aborted,
             5 => ReportKind::PeerFailed,
             6 => ReportKind::Gone,
+            7 => ReportKind::Outside,
             kind => ReportKind::Unknown(kind),
         };
         let poll = match word(POLL) {
@@ -141,7 +144,7 @@ impl BlockReport {
 
     /// Why the kernel of a rank failed, in short: the program reports it at length once it has noticed.
     pub fn failure(&self) -> String {
-        let BlockReport { call, rank, other, .. } = self;
+        let BlockReport { call, rank, other, lane, .. } = self;
         let why = match self.kind {
             ReportKind::Waits => format!("a block waits for rank {rank}"),
             ReportKind::TimedOut => format!("it timed out waiting for rank {rank}"),
@@ -149,6 +152,14 @@ impl BlockReport {
             ReportKind::Aborted => format!("rank {other} aborted the calls"),
             ReportKind::PeerFailed => format!("the call of rank {rank} failed"),
             ReportKind::Gone => format!("rank {rank} left, died or cannot be reached"),
+            // Not of a call.
+            ReportKind::Outside => {
+                let what = match other {
+                    0 => format!("accessed rank {rank} outside of window {lane}"),
+                    _ => format!("multicast in window {lane}, which is not made for it"),
+                };
+                return format!("a kernel of the program {what}, which the program has not noticed yet");
+            }
             ReportKind::Unknown(kind) => format!("its reason has the number {kind}"),
         };
         format!("the kernel of call #{call} failed, which the program has not noticed yet: {why}")
@@ -168,7 +179,7 @@ impl BlockReport {
                 DIED => BlameKind::Died,
                 _ => BlameKind::Unreachable,
             },
-            ReportKind::Waits | ReportKind::Unknown(_) => return (Vec::new(), None),
+            ReportKind::Waits | ReportKind::Outside | ReportKind::Unknown(_) => return (Vec::new(), None),
         };
         (vec![Blame::new(self.rank, kind)], None)
     }

@@ -63,6 +63,21 @@ fn reports_that_change_are_left_out() {
     assert_eq!(KernelReports::of_copies([&copy, &copy, &other]), None);
 }
 
+/// A kernel of the program names a rank that does not exist: the failure is shown all the same.
+#[test]
+fn an_access_outside_of_a_window_is_a_failure() {
+    for (rank, text) in
+        [(2, "accessed rank 2 outside of window 3"), (99, "accessed rank 99 outside of window 3")]
+    {
+        let failure = read(&memory(0, &[report([7, rank, 4, 0, 0])])).unwrap().failure.unwrap();
+        assert_eq!((failure.kind, failure.blamed()), (ReportKind::Outside, (Vec::new(), None)));
+        let said = failure.failure();
+        assert!(said.starts_with(&format!("a kernel of the program {text}")), "{said}");
+    }
+    // Of other kinds, such a rank is damage.
+    assert_eq!(read(&memory(0, &[report([2, 99, 0, 1, 0])])).unwrap().failure, None);
+}
+
 #[test]
 fn other_bytes_are_refused() {
     assert_eq!(read(b""), None);

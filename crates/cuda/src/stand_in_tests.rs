@@ -1,0 +1,236 @@
+//! Communicators on a stand-in for the driver that runs no kernels: what a rank does beside captures, without memory, or when it cannot run a
+//! call. Each test runs itself again as a process that loads the stand-ins.
+
+#![allow(unsafe_code, reason = "calls the stand-in for the driver, and calls that take addresses")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::Path;
+use std::sync::{Barrier, mpsc};
+use std::time::{Duration, Instant};
+
+use libloading::os::unix::Library;
+use weftlink_bootstrap::Bootstrap;
+use weftlink_plan::{Algorithm, Collective, DataType, Reduction, verify};
+use weftlink_testkit::processes::this_program;
+
+use crate::driver::Stream;
+use crate::lost_tests::{build, build_driver};
+use crate::{Collectives, Communicator, Error, Memory, devices};
+
+const FOLDER: &str = "WEFT_TEST_FOLDER";
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Well below the timeout, on a slow machine too.
+const PROMPTLY: Duration = Duration::from_secs(20);
+
+/// As in `lost_tests/driver.cc`.
+#[derive(Clone, Copy)]
+enum Setting {
+    Capturing,
+    Busy,
+    Blocks,
+    Full,
+}
+
+#[derive(Clone, Copy)]
+enum Count {
+    Invalidated,
+    Launched,
+}
+
+fn set(setting: Setting, value: i32) {
+    // SAFETY: the stand-in has this function of this type, and stays loaded.
+    unsafe {
+        let driver = Library::new("libcuda.so.1").unwrap();
+        driver.get::<unsafe extern "C" fn(i32, i32)>("stand_in_set").unwrap()(setting as i32, value);
+        let _ = driver.into_raw();
+    }
+}
+
+fn count(count: Count) -> i32 {
+    // SAFETY: as above.
+    unsafe {
+        let driver = Library::new("libcuda.so.1").unwrap();
+        let number = driver.get::<unsafe extern "C" fn(i32) -> i32>("stand_in_count").unwrap()(count as i32);
+        let _ = driver.into_raw();
+        number
+    }
+}
+
+/// Runs a test in a process with the stand-ins.
+fn with_stand_ins(test: &str, run: fn()) {
+    if let Ok(folder) = std::env::var(FOLDER) {
+        // SAFETY: the stand-in does nothing when it is loaded.
+        let _ = unsafe { Library::new(Path::new(&folder).join("libnvrtc.so.13")) }.unwrap().into_raw();
+        return run();
+    }
+    let folder = std::env::temp_dir().join(format!("weft-test-stand-in-{test}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    build_driver(&folder);
+    build("nvrtc.cc", &folder.join("libnvrtc.so.13"));
+    let mut program = this_program();
+    program.args(["--exact", &format!("stand_in_tests::{test}"), "--nocapture"]);
+    program.env("LD_LIBRARY_PATH", &folder).env(FOLDER, &folder).env("WEFT_CACHE", folder.join("cache"));
+    let status = program.status().unwrap();
+    std::fs::remove_dir_all(folder).unwrap();
+    assert!(status.success(), "{status}");
+}
+
+/// Runs work on threads with a rank each, which share the context.
+fn on_ranks<T: Send>(ranks: usize, work: impl Fn(Bootstrap) -> T + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let work = &work;
+        let start = |group| scope.spawn(move || work(group));
+        let threads: Vec<_> = Bootstrap::threads(ranks).into_iter().map(start).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn join(group: Bootstrap) -> Collectives {
+    Collectives::new(group, &devices().unwrap()[0], TIMEOUT).unwrap()
+}
+
+/// Enqueues a small all-reduce.
+fn call(collectives: &mut Collectives, stream: &Stream) -> Result<(), Error> {
+    // SAFETY: no kernel runs.
+    unsafe { collectives.call(&Collective::AllReduce, stream, [4096; 2], 8, DataType::F32, Reduction::Sum) }
+}
+
+#[test]
+fn a_communicator_is_dropped_beside_a_capture() {
+    with_stand_ins("a_communicator_is_dropped_beside_a_capture", || {
+        let mut alone = join(Bootstrap::alone());
+        let stream = Stream::new(alone.context()).unwrap();
+        call(&mut alone, &stream).unwrap();
+        assert_eq!(count(Count::Launched), 1);
+        set(Setting::Capturing, 1);
+        drop(alone);
+        assert_eq!(count(Count::Invalidated), 0);
+        set(Setting::Capturing, 0);
+        // Where ranks share the context, the first to leave cannot wait for it. That is no failure of the others' calls.
+        let all_joined = Barrier::new(2);
+        let failures = on_ranks(2, |group| {
+            let rank = group.rank();
+            let collectives = join(group);
+            all_joined.wait();
+            if rank == 0 {
+                set(Setting::Capturing, 1);
+                drop(collectives);
+                set(Setting::Capturing, 0);
+                all_joined.wait();
+                return None;
+            }
+            all_joined.wait();
+            collectives.failure()
+        });
+        assert_eq!(failures, [None, None]);
+    });
+}
+
+/// Another thread captures in global mode, in which allocations of threads that have not relaxed theirs end the capture.
+#[test]
+fn plans_are_loaded_into_host_memory_beside_a_capture() {
+    with_stand_ins("plans_are_loaded_into_host_memory_beside_a_capture", || {
+        let gpu = devices().unwrap().remove(0);
+        set(Setting::Capturing, 1);
+        let mut alone = Communicator::with_memory(Bootstrap::alone(), &gpu, Memory::Host, TIMEOUT).unwrap();
+        assert!(!alone.accesses_buffers());
+        let plan = Algorithm::Exchange.flat(&Collective::AllReduce, 1, 1).unwrap();
+        alone.load(verify(plan).unwrap()).unwrap();
+        drop(alone);
+        assert_eq!(count(Count::Invalidated), 0);
+    });
+}
+
+/// The root of a plan may need more than the others.
+#[test]
+fn a_rank_that_cannot_run_a_call_ends_those_of_the_others() {
+    with_stand_ins("a_rank_that_cannot_run_a_call_ends_those_of_the_others", || {
+        let is_refused = Barrier::new(2);
+        let errors = on_ranks(2, |group| {
+            let is_first = group.rank() == 0;
+            let mut collectives = join(group);
+            let stream = Stream::new(collectives.context()).unwrap();
+            collectives.plan_of(&Collective::AllReduce, 8, DataType::F32).unwrap();
+            if is_first {
+                call(&mut collectives, &stream).unwrap();
+            } else {
+                set(Setting::Blocks, 0);
+                call(&mut collectives, &stream).unwrap_err();
+            }
+            is_refused.wait();
+            let error = collectives.check().unwrap_err().to_string();
+            is_refused.wait();
+            error
+        });
+        for error in errors {
+            assert!(error.starts_with("rank 1 aborted the calls: rank 1 cannot run "), "{error}");
+            assert!(error.contains("it needs 1 blocks on each rank, and the GPU runs 0 at once"), "{error}");
+        }
+    });
+}
+
+/// The others get the reason at once, and all can try again.
+#[test]
+fn ranks_hear_that_another_has_no_memory() {
+    with_stand_ins("ranks_hear_that_another_has_no_memory", || {
+        on_ranks(3, |group| {
+            let rank = group.rank();
+            let mut collectives = join(group);
+            set(Setting::Full, i32::from(rank == 1));
+            let begin = Instant::now();
+            let window = collectives.communicator().window(1 << 20).unwrap_err().to_string();
+            let plan = collectives.plan_of(&Collective::AllReduce, 8, DataType::F32).unwrap_err().to_string();
+            for (error, what) in [(window, "windows"), (plan, "arenas")] {
+                let said =
+                    if rank == 1 { String::new() } else { format!("rank 1 could not set up {what}: ") };
+                assert!(error.starts_with(&format!("{said}cannot allocate ")), "{error}");
+                assert!(error.contains("Free memory of the GPU"), "{error}");
+            }
+            assert!(begin.elapsed() < PROMPTLY, "{:?}", begin.elapsed());
+            set(Setting::Full, 0);
+            collectives.communicator().window(1 << 10).unwrap();
+            collectives.plan_of(&Collective::AllReduce, 8, DataType::F32).unwrap();
+        });
+    });
+}
+
+/// A rank that has failed loads nothing, and those that do hear why.
+#[test]
+fn ranks_that_load_hear_that_another_has_failed() {
+    with_stand_ins("ranks_that_load_hear_that_another_has_failed", || {
+        on_ranks(2, |group| {
+            let rank = group.rank();
+            let mut collectives = join(group);
+            if rank == 1 {
+                // The other rank waits by now, or fails by itself.
+                std::thread::sleep(Duration::from_millis(200));
+                collectives.abort();
+            }
+            let begin = Instant::now();
+            let error = collectives.plan_of(&Collective::AllReduce, 8, DataType::F32).unwrap_err();
+            assert!(error.to_string().contains("rank 1 aborted the calls"), "{error}");
+            assert!(begin.elapsed() < PROMPTLY, "{:?}", begin.elapsed());
+        });
+    });
+}
+
+/// Signals that are enqueued are sent before the rank leaves.
+#[test]
+fn leaving_waits_for_signals() {
+    with_stand_ins("leaving_waits_for_signals", || {
+        let mut alone = join(Bootstrap::alone());
+        let stream = Stream::new(alone.context()).unwrap();
+        let window = alone.communicator().window(64).unwrap();
+        set(Setting::Busy, 1);
+        // SAFETY: no kernel runs.
+        (0..2).for_each(|_| unsafe { alone.communicator().signal(&window, &stream, 0).unwrap() });
+        assert_eq!(count(Count::Launched), 2);
+        let (left, has_left) = mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| left.send(alone.leave()).unwrap());
+            assert!(has_left.recv_timeout(Duration::from_millis(200)).is_err(), "the stream is busy");
+            set(Setting::Busy, 0);
+            has_left.recv_timeout(PROMPTLY).unwrap().unwrap();
+        });
+    });
+}

@@ -97,6 +97,32 @@ void copies(size_t bytes) {
     CHECK(cudaFreeHost(pinned));
 }
 
+// Copies behind kernels that spin on several streams, and another one on its own stream.
+void crowd(int streams) {
+    const size_t bytes = 1 << 16;
+    char* device;
+    CHECK(cudaMalloc(&device, 4 * bytes));
+    std::vector<cudaStream_t> waiting(streams);
+    for (auto& stream : waiting) CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    for (int rounds : {1, 100}) {
+        char what[99];
+        snprintf(what, sizeof what, "on device behind %d x %d copies on device", streams, rounds);
+        beside(what, [&] {
+            for (auto stream : waiting) {
+                spin<<<1, 1, 0, stream>>>((int*)stop);
+                for (int round = 0; round < rounds; round++) {
+                    enqueue(ON_DEVICE, device, nullptr, bytes, stream);
+                    empty<<<1, 1, 0, stream>>>();
+                }
+            }
+            enqueue(ON_DEVICE, device + 2 * bytes, nullptr, bytes, other);
+            CHECK(cudaStreamSynchronize(other));
+        });
+    }
+    for (auto& stream : waiting) CHECK(cudaStreamDestroy(stream));
+    CHECK(cudaFree(device));
+}
+
 int main(int argc, char** argv) {
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     CHECK(cudaSetDevice(0));
@@ -132,6 +158,7 @@ int main(int argc, char** argv) {
     }
     copies(1 << 12);
     copies(1 << 20);
+    for (int streams : {1, 2, 3, 4, 8}) crowd(streams);
     CUdeviceptr memory;
     cudaStream_t stream;
     cudaEvent_t event;

@@ -143,6 +143,7 @@ template <int N, bool TO_ALL> __global__ void __launch_bounds__(THREADS) move(Al
     }
 }
 
+static bool only_bare;
 static cudaStream_t streams[RANKS_MAX];
 static cudaEvent_t joins[RANKS_MAX], forked;
 static float graph_us(int ranks, int chain, const std::function<void(int)>& launch) {
@@ -252,6 +253,7 @@ template <int N> struct Bench {
                     });
                     printf("%s,%d,%zu,bare,%d,,,,%.2f,\n", names[what], N, bytes, blocks, us);
                 }
+                if (only_bare) continue;
                 // Every way of working through the parts for up to 4 ranks, where parts are ranges; fewer for 8, and where parts are interleaved.
                 struct Way { bool interleaved, meets, blocked; size_t tile; };
                 std::vector<Way> ways;
@@ -275,7 +277,9 @@ template <int N> struct Bench {
     }
 };
 
+// ./moves 8 bare: only the bare kernels, of 8 ranks.
 int main(int count, char** arguments) {
+    only_bare = count > 2;
     for (int r = 0; r < RANKS_MAX; r++) { CHECK(cudaStreamCreateWithFlags(&streams[r], cudaStreamNonBlocking)); CHECK(cudaEventCreateWithFlags(&joins[r], cudaEventDisableTiming)); }
     CHECK(cudaEventCreateWithFlags(&forked, cudaEventDisableTiming));
     printf("collective,ranks,bytes,form,blocks,unroll,tile_mib,blocked,us,wrong\n");

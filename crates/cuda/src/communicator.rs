@@ -127,7 +127,7 @@ type CallKind = (usize, DataType, Reduction);
 enum Last {
     Own(Stream),
     /// The program's, which may destroy it: the event follows the call.
-    Borrowed(usize),
+    Borrowed,
 }
 
 /// A program that is ready to be launched.
@@ -351,7 +351,7 @@ impl Communicator {
                 self.event.synchronize()
             }
             Some(Last::Own(_)) => Err(captured_since()),
-            Some(Last::Borrowed(_)) => self.event.synchronize(),
+            Some(Last::Borrowed) => self.event.synchronize(),
             None => Ok(()),
         }
     }

@@ -1,7 +1,8 @@
-//! All ranks of a group in this process on one GPU, driven by one thread: benchmarks and tests.
+//! All ranks of a group in this process on one GPU, in lockstep: benchmarks and tests.
 //!
 //! Each rank has a stream, an input and an output buffer. The kernels of a call wait for those of all other ranks, so nothing waits for a
-//! stream between the launches of two ranks, and everything is loaded and compiled before the first launch. Safe, because the buffers are
+//! stream between the launches of two ranks, and everything is loaded and compiled before the first launch. Ranks have threads only to load
+//! kernels and to launch calls one by one. Safe, because the buffers are
 //! the value's own and live until its kernels have ended.
 
 // Passes addresses of its own memory.
@@ -148,11 +149,17 @@ impl Ranks {
         Ok(())
     }
 
-    /// Makes a call on every rank several times, launched one by one, and waits for the end. Returns the time on the GPU.
+    /// Makes a call on every rank several times, each rank on a thread that launches its calls one by one, and waits for the end. Returns the
+    /// time on the GPU.
     pub fn run(&mut self, call: &Call, times: u32) -> Result<Duration, Error> {
         self.prepare(std::slice::from_ref(call))?;
+        let plan = self.number_of(&call.plan)?;
         self.timed[0].record(&self.ranks[0].stream)?;
-        self.enqueue(call, times)?;
+        self.fork()?;
+        in_parallel(self.ranks.iter_mut().collect(), |rank: &mut Rank| {
+            (0..times).try_for_each(|_| rank.run(call, plan))
+        })?;
+        self.join()?;
         self.timed[1].record(&self.ranks[0].stream)?;
         self.elapsed()
     }
@@ -160,8 +167,15 @@ impl Ranks {
     /// Captures several calls of every rank into a graph.
     pub fn capture(&mut self, call: &Call, times: u32) -> Result<Captured, Error> {
         self.prepare(std::slice::from_ref(call))?;
+        let plan = self.number_of(&call.plan)?;
         self.ranks[0].stream.begin_capture()?;
-        let enqueued = self.enqueue(call, times);
+        // By this thread, which captures.
+        let enqueued = self.fork().and_then(|()| {
+            for _ in 0..times {
+                self.ranks.iter_mut().try_for_each(|rank| rank.run(call, plan))?;
+            }
+            self.join()
+        });
         // The capture must end, also after an error.
         let graph = self.ranks[0].stream.end_capture();
         enqueued.and(graph).map(|graph| Captured { graph, of: Arc::clone(&self.identity) })
@@ -246,25 +260,19 @@ impl Ranks {
         reasons.into_iter().next()
     }
 
-    /// Enqueues calls on all ranks, round by round. They begin after the work of rank 0's stream so far, and that stream continues after
-    /// them.
-    fn enqueue(&mut self, call: &Call, times: u32) -> Result<(), Error> {
-        let plan = self.number_of(&call.plan)?;
-        let (first, others) = self.ranks.split_at_mut(1);
-        let first = &mut first[0];
+    /// Makes the streams of the others begin after the work of rank 0's so far.
+    fn fork(&self) -> Result<(), Error> {
+        let first = &self.ranks[0];
         first.joined.record(&first.stream)?;
-        for rank in &*others {
-            rank.stream.wait_for(&first.joined)?;
-        }
-        for _ in 0..times {
-            first.run(call, plan)?;
-            others.iter_mut().try_for_each(|rank| rank.run(call, plan))?;
-        }
-        for rank in others {
+        self.ranks[1..].iter().try_for_each(|rank| rank.stream.wait_for(&first.joined))
+    }
+
+    /// Makes rank 0's stream continue after the work of the others.
+    fn join(&self) -> Result<(), Error> {
+        self.ranks[1..].iter().try_for_each(|rank| {
             rank.joined.record(&rank.stream)?;
-            first.stream.wait_for(&rank.joined)?;
-        }
-        Ok(())
+            self.ranks[0].stream.wait_for(&rank.joined)
+        })
     }
 
     /// Waits for the second event. Returns the time since the first.

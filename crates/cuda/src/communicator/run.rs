@@ -164,7 +164,7 @@ impl Communicator {
             // SAFETY: as the caller promises.
             unsafe { staged.copy_out(stream) }?;
         }
-        if !is_captured && stream.is_borrowed() {
+        if !is_captured && may_be_destroyed(stream) {
             self.event.record(stream)?;
         }
         if !is_captured {
@@ -249,18 +249,21 @@ impl Communicator {
                 stream.wait_for(&self.event)?;
             }
             Some(Last::Own(_)) => return Err(captured_since()),
-            // The same handle may be another stream by now, except those of the default stream.
-            Some(Last::Borrowed(last)) if *last != stream.raw().addr() || *last > DEFAULT_STREAMS_MAX => {
-                stream.wait_for(&self.event)?;
-            }
-            _ => {}
+            // The same handle may be another stream by now.
+            Some(Last::Borrowed) => stream.wait_for(&self.event)?,
+            None => {}
         }
-        self.last = Some(match stream.is_borrowed() {
-            true => Last::Borrowed(stream.raw().addr()),
+        self.last = Some(match may_be_destroyed(stream) {
+            true => Last::Borrowed,
             false => Last::Own(stream.clone()),
         });
         Ok(())
     }
+}
+
+/// Whether the program may destroy a stream: it owns all but the default streams.
+fn may_be_destroyed(stream: &Stream) -> bool {
+    stream.is_borrowed() && stream.raw().addr() > DEFAULT_STREAMS_MAX
 }
 
 /// Whether the last call and all actions of windows that were not captured have ended.
@@ -273,6 +276,6 @@ fn is_over(last: &Option<Last>, event: &Event, actions: &[(Stream, Event)]) -> R
     match last {
         None => Ok(true),
         Some(Last::Own(stream)) => Ok(stream.capture()? == Capture::None && stream.is_idle()?),
-        Some(Last::Borrowed(_)) => event.is_done(),
+        Some(Last::Borrowed) => event.is_done(),
     }
 }

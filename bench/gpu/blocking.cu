@@ -166,6 +166,9 @@ int main(int argc, char** argv) {
     std::vector<char> pageable(1 << 20);
     beside("cuMemAlloc 64 MiB", [&] { CHECK(cuMemAlloc(&memory, 64 << 20)); });
     beside("copy 1 MiB from pageable memory, other stream", [&] { CHECK(cudaMemcpyAsync((void*)memory, pageable.data(), 1 << 20, cudaMemcpyHostToDevice, other)); CHECK(cudaStreamSynchronize(other)); });
+    beside("copy 4 B to pageable memory, behind the kernel", [&] { CHECK(cudaMemcpyAsync(pageable.data(), (void*)memory, 4, cudaMemcpyDeviceToHost, spinning)); });
+    beside("copy 1 MiB to pageable memory, behind the kernel", [&] { CHECK(cudaMemcpyAsync(pageable.data(), (void*)memory, 1 << 20, cudaMemcpyDeviceToHost, spinning)); });
+    beside("copy 1 MiB from pageable memory, behind the kernel", [&] { CHECK(cudaMemcpyAsync((void*)memory, pageable.data(), 1 << 20, cudaMemcpyHostToDevice, spinning)); });
     beside("cuMemFree", [&] { CHECK(cuMemFree(memory)); });
     beside("stream create", [&] { CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)); });
     beside("stream destroy", [&] { CHECK(cudaStreamDestroy(stream)); });

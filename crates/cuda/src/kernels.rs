@@ -28,7 +28,6 @@ pub(crate) struct Kernels {
 pub(crate) struct WindowKernels {
     pub(crate) signal: Function,
     pub(crate) wait: Function,
-    pub(crate) copy: Function,
 }
 
 #[derive(Clone, Debug)]
@@ -82,11 +81,7 @@ impl Kernels {
                     // Drivers load a function at the first use, for which they may wait for kernels.
                     function.attributes().map(|_| function)
                 };
-                WindowKernels {
-                    signal: kernel("weft_signal")?,
-                    wait: kernel("weft_wait")?,
-                    copy: kernel("weft_copy")?,
-                }
+                WindowKernels { signal: kernel("weft_signal")?, wait: kernel("weft_wait")? }
             }
         };
         Ok(self.window.insert(kernels))

@@ -215,8 +215,6 @@ impl Rank {
     pub fn read<T: Pod>(&self, buffer: &Buffer<T>) -> Result<Vec<T>, Error> {
         self.owns(buffer)?;
         let mut elements = vec![T::zeroed(); buffer.len()];
-        // Not behind a call: the driver runs copies on different streams one after the other, and other ranks may copy before their calls.
-        self.stream.synchronize().map_err(|error| self.collectives.explained(error))?;
         let read = buffer.memory().read(&self.stream, 0, bytemuck::cast_slice_mut(&mut elements));
         read.map_err(|error| self.collectives.explained(error))?;
         self.check()?;

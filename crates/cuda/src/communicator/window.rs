@@ -5,16 +5,12 @@
 
 use super::{Communicator, Resources};
 use crate::Error;
-use crate::driver::{Capture, DeviceAddress, Event, Launch, Parameters, RelaxedCapture, Stream};
+use crate::driver::{Capture, Event, Launch, Parameters, RelaxedCapture, Stream};
 use crate::sharing::{Sharing, agree};
 use crate::window::{DeviceWindow, Layout, WindowMemory};
 
 /// A signal and a wait are kernels of one thread.
 const ONE_THREAD: Launch = Launch { blocks: 1, threads: 1, shared_bytes: 0, is_cooperative: false };
-
-/// Of a copy.
-const COPIED_BY_BLOCK: usize = 16 << 10;
-const COPY_BLOCKS_MAX: usize = 64;
 
 /// What a kernel does with a peer.
 #[derive(Clone, Copy, Debug)]
@@ -158,43 +154,6 @@ impl Communicator {
     pub unsafe fn wait(&mut self, window: &WindowMemory, stream: &Stream, peer: usize) -> Result<(), Error> {
         // SAFETY: the caller's.
         unsafe { self.enqueue_action(Action::Wait, window, stream, peer) }
-    }
-
-    /// Enqueues a copy between windows, or between a window and a buffer, on a stream. It may be captured.
-    ///
-    /// If other ranks are in this process and on this GPU, a kernel copies: the driver runs its own copies on different streams one
-    /// after the other, so one behind a wait would keep the rank from continuing that ends the wait.
-    ///
-    /// # Safety
-    /// Both places have that many bytes, which do not overlap, until the stream has executed the copy, and until the last launch of a graph
-    /// that has it. A window was made before.
-    pub unsafe fn copy(
-        &mut self,
-        stream: &Stream,
-        target: DeviceAddress,
-        source: DeviceAddress,
-        bytes: usize,
-    ) -> Result<(), Error> {
-        if bytes == 0 {
-            return Ok(());
-        }
-        let copied = if self.shares_context {
-            let blocks = bytes.div_ceil(COPIED_BY_BLOCK).min(COPY_BLOCKS_MAX) as u32;
-            let launch = Launch { blocks, threads: 512, shared_bytes: 0, is_cooperative: false };
-            let bytes = bytes as u64;
-            let parameters =
-                [(&raw const target).cast(), (&raw const source).cast(), (&raw const bytes).cast()];
-            let kernel = &self.resources.kernels.window()?.copy;
-            // SAFETY: these are the parameters of the kernel; the rest is the caller's.
-            unsafe { kernel.launch(stream, launch, Parameters::Pointers(&parameters)) }
-        } else {
-            // SAFETY: the caller's.
-            unsafe { stream.copy(target, source, bytes) }
-        };
-        if copied.is_err() {
-            self.abort();
-        }
-        copied.map_err(|error| self.explained(error))
     }
 
     /// # Safety

@@ -74,6 +74,8 @@ pub trait DeviceBuffer: sealed::Sealed {
     /// Copies a place in it to host memory, after the work of the stream, and waits until that is done.
     fn read(&self, stream: &Stream, offset: usize, target: &mut [u8]) -> Result<(), Error> {
         let source = self.place(offset, target.len(), "read")?;
+        // A copy to pageable memory waits in the driver, where it keeps other threads from launching what a kernel may wait for.
+        stream.synchronize()?;
         // SAFETY: the source lies inside this memory; the target is borrowed until the copy is done.
         let started = unsafe { stream.copy_to_host(target.as_mut_ptr().cast(), source, target.len()) };
         stream.synchronize().and(started)

@@ -209,10 +209,10 @@ fn windows_in_graphs() {
                 comm.signal(&window, &stream, before).unwrap();
                 stream.begin_capture().unwrap();
                 comm.wait(&window, &stream, next).unwrap();
-                comm.copy(&stream, window.address(next).unwrap(), sent.address(), bytes).unwrap();
+                stream.copy(window.address(next).unwrap(), sent.address(), bytes).unwrap();
                 comm.signal(&window, &stream, next).unwrap();
                 comm.wait(&window, &stream, before).unwrap();
-                comm.copy(&stream, got.address(), window.address(own).unwrap(), bytes).unwrap();
+                stream.copy(got.address(), window.address(own).unwrap(), bytes).unwrap();
                 comm.signal(&window, &stream, before).unwrap();
             }
             let graph = stream.end_capture().unwrap();

@@ -186,8 +186,15 @@ impl Rank {
         Ok([part.address(), window.memory.place(peer, at, bytes)?, bytes as u64])
     }
 
-    fn copy(&mut self, target: DeviceAddress, source: DeviceAddress, bytes: u64) -> Result<(), Error> {
+    fn copy(&self, target: DeviceAddress, source: DeviceAddress, bytes: u64) -> Result<(), Error> {
+        if bytes == 0 {
+            return Ok(());
+        }
         // SAFETY: both lie inside a buffer or a window of this rank, which their pools keep until its stream has executed the copy.
-        unsafe { self.collectives.communicator().copy(&self.stream, target, source, bytes as usize) }
+        let copied = unsafe { self.stream.copy(target, source, bytes as usize) };
+        if copied.is_err() {
+            self.abort();
+        }
+        copied
     }
 }

@@ -40,6 +40,8 @@ double now_ms() {
 static volatile int* stop;
 static cudaStream_t spinning, other;
 
+static std::function<void()> meanwhile = [] { empty<<<1, 1, 0, other>>>(); };
+
 void beside(const char* what, const std::function<void()>& call) {
     *stop = 0;
     spin<<<1, 1, 0, spinning>>>((int*)stop);
@@ -53,7 +55,7 @@ void beside(const char* what, const std::function<void()>& call) {
     std::thread launcher([&] {
         while (!done) {
             double began = now_ms();
-            empty<<<1, 1, 0, other>>>();
+            meanwhile();
             longest = std::max(longest, now_ms() - began);
             std::this_thread::sleep_for(std::chrono::microseconds(200));
         }
@@ -169,6 +171,18 @@ int main(int argc, char** argv) {
     beside("copy 4 B to pageable memory, behind the kernel", [&] { CHECK(cudaMemcpyAsync(pageable.data(), (void*)memory, 4, cudaMemcpyDeviceToHost, spinning)); });
     beside("copy 1 MiB to pageable memory, behind the kernel", [&] { CHECK(cudaMemcpyAsync(pageable.data(), (void*)memory, 1 << 20, cudaMemcpyDeviceToHost, spinning)); });
     beside("copy 1 MiB from pageable memory, behind the kernel", [&] { CHECK(cudaMemcpyAsync((void*)memory, pageable.data(), 1 << 20, cudaMemcpyHostToDevice, spinning)); });
+    // The other thread copies between pageable memory and an idle stream instead of launching.
+    std::vector<char> more(1 << 20);
+    auto launching = meanwhile;
+    for (bool reads : {false, true}) {
+        meanwhile = [&] {
+            if (reads) CHECK(cudaMemcpyAsync(more.data(), (void*)(memory + (1 << 20)), 1 << 20, cudaMemcpyDeviceToHost, other));
+            else CHECK(cudaMemcpyAsync((void*)(memory + (1 << 20)), more.data(), 1 << 20, cudaMemcpyHostToDevice, other));
+        };
+        const char* what = reads ? "copy 1 MiB to pageable memory, behind the kernel; others copy to it" : "copy 1 MiB to pageable memory, behind the kernel; others copy from it";
+        beside(what, [&] { CHECK(cudaMemcpyAsync(pageable.data(), (void*)memory, 1 << 20, cudaMemcpyDeviceToHost, spinning)); });
+    }
+    meanwhile = launching;
     beside("cuMemFree", [&] { CHECK(cuMemFree(memory)); });
     beside("stream create", [&] { CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)); });
     beside("stream destroy", [&] { CHECK(cudaStreamDestroy(stream)); });

@@ -62,6 +62,7 @@ inline u64 load_relaxed_if(bool condition, const u64* from) { return condition ?
 inline u32 load_word_if(bool condition, const u32* from) { return condition ? *from : 0; }
 inline Words load_anywhere_if(bool condition, const void* from) { return condition ? load_anywhere(from) : Words{}; }
 constexpr u32 THREADS_MIN = 1;
+inline Words load_plain(const Words* from) { return *from; }
 inline Words load_streamed(const Words* from) { return *from; }
 inline void store_streamed(Words* to, Words words) { *to = words; }
 

@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
-use weftlink_plan::{DataType, Reduction, Shape};
+use weftlink_plan::{Collective, DataType, Reduction, Shape};
 
 use super::{CallKind, Communicator, Loaded, PlanId, Prepared, Resources};
 use crate::Error;
@@ -170,8 +170,12 @@ impl Communicator {
         let has_scratch = compiler.plan().chunks.scratch > 0;
         let threads = if has_scratch { THREADS_MAX as usize } else { threads };
         let slices = if has_scratch { most } else { chunk.div_ceil(thread_bytes * threads).clamp(1, most) };
-        let chunk_bytes =
-            (TILE_BYTES / (2 * ranks) / compiler.plan().chunks_per_block() as usize).max(1 << 16);
+        // Reads and writes of an element of the larger buffer, over all ranks.
+        let accesses = match &compiler.plan().collective {
+            Collective::AllReduce | Collective::AllToAll => 2 * ranks,
+            _ => ranks + 1,
+        };
+        let chunk_bytes = (TILE_BYTES / accesses / compiler.plan().chunks_per_block() as usize).max(1 << 16);
         Spread { slices: slices as u32, threads: threads as u32, chunk_bytes }
     }
 

@@ -112,9 +112,12 @@ template <bool INLINE> WEFT_DEVICE void fail(Position at, u32 kind, u32 poll, u3
 // Whether a call of this rank or of another has failed.
 template <bool INLINE> WEFT_DEVICE bool has_failed(Position at, u32 poll) {
     const u64 word = load_relaxed((const u64*)at.failure);
-    // A peer that fails, too, must not replace this rank's own reason.
-    if (word >= FAILED_AT && exchange((u64*)at.failure, FAILED_HERE) == word && load_host(&((const Report*)at.reports)->kind) == RUNNING)
-        report<INLINE>(at, 0, PEER_FAILED, poll, (u32)(word - FAILED_AT), 0);
+    if (word >= FAILED_AT) {
+        // Another peer may have failed since, and a peer must not replace this rank's own reason.
+        const u64 last = exchange((u64*)at.failure, FAILED_HERE);
+        if (last >= FAILED_AT && load_host(&((const Report*)at.reports)->kind) == RUNNING)
+            report<INLINE>(at, 0, PEER_FAILED, poll, (u32)(last - FAILED_AT), 0);
+    }
     return word != 0;
 }
 

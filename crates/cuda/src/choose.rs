@@ -141,7 +141,7 @@ mod tests {
     fn large_calls_in_multicast_windows_go_through_the_switch() {
         let (ranks, root) = (4, 1);
         let choice = Choice { algorithm: Algorithm::Nvls, protocol: Protocol::Simple };
-        let large = 64 << 10;
+        let large = PACKET_BYTES_MAX;
         let chosen = |collective: &Collective, count, data_type, reduction, multicast| {
             choose_through_switch(collective, ranks, count, data_type, reduction, multicast).is_some()
         };

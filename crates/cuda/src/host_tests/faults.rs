@@ -1,6 +1,6 @@
 //! Calls that overlap, differ or fail, and kernels that know the order of their steps.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use weftlink_plan::plan::Protocol;
@@ -11,7 +11,7 @@ use weftlink_recorder::recorder::Owner;
 
 use super::{Build, Launch, Library, arenas_in, parameters};
 use crate::program::{Compiler, Program, Sequences, Spread};
-use crate::records::{self, ABORTED_BY, DIED, LEFT};
+use crate::records::{self, ABORTED_BY, DIED, FAILED_AT, LEFT};
 use crate::source::Specialisation;
 
 pub(super) const COUNT: usize = 300;
@@ -335,6 +335,29 @@ fn calls_behind_a_failed_one_announce_nothing() {
     job.run(&[(1, 7)], Duration::from_millis(5), 0);
     assert_eq!(job.failure(1), Some((PeerFailed, 0)));
     assert_eq!(job.output(1), vec![CANARY; COUNT]);
+}
+
+/// Ranks 0 and 1 fail because of each other, and both tell rank 2.
+#[test]
+fn a_call_that_ends_because_several_peers_failed_says_so() {
+    for _ in 0..30 {
+        let job = Job::new(all_reduce(Algorithm::Exchange, 3, 1, Protocol::Ll), Kernels::Any);
+        // SAFETY: the word is in an arena of the job.
+        let word = unsafe { AtomicU64::from_ptr(job.programs[2].header.failure as *mut u64) };
+        word.store(u64::from(FAILED_AT), Ordering::Relaxed);
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    word.store(u64::from(FAILED_AT), Ordering::Relaxed);
+                    word.store(u64::from(FAILED_AT + 1), Ordering::Relaxed);
+                }
+            });
+            job.run(&[(2, 7)], Duration::from_secs(1_000_000), 0);
+            is_over.store(true, Ordering::Relaxed);
+        });
+        assert!(matches!(job.failure(2), Some((PeerFailed, 0 | 1))), "{:?}", job.failure(2));
+    }
 }
 
 #[test]

@@ -211,8 +211,9 @@ impl Collectives {
     }
 
     /// Enqueues a collective on a stream: `count` elements of a block, input and output as in NCCL. All ranks make the same calls in the
-    /// same order. The first call of a kind loads a plan and waits for all ranks to do so; a thread that makes the calls of several ranks
-    /// lets each load it before, on a thread of its own, by [`Collectives::plan_of`]. Collectives without a reduction ignore it.
+    /// same order. The first call of a kind loads a plan and kernels, and waits for other ranks to do so; a thread that makes the calls of
+    /// several ranks lets each load them before, on a thread of its own, by [`Collectives::plan_of`] and [`Collectives::prepare_call`].
+    /// Collectives without a reduction ignore it.
     ///
     /// # Safety
     /// As for [`Communicator::run`].

@@ -334,6 +334,7 @@ impl Communicator {
         self.check_process()?;
         self.wait_for_calls().map_err(|error| self.explained(error))?;
         self.resources.presence.leave();
+        self.loading.iter().for_each(Loading::leave);
         Ok(())
     }
 
@@ -342,6 +343,11 @@ impl Communicator {
         if self.has_captured && !self.shares_context {
             return self.context.synchronize();
         }
+        self.wait_for_launched()
+    }
+
+    /// Waits for calls, signals and waits that were not captured. Other threads can use the driver meanwhile.
+    fn wait_for_launched(&self) -> Result<(), Error> {
         // Another thread may capture a graph.
         let _relaxed = RelaxedCapture::begin(self.context.driver())?;
         self.actions.iter().try_for_each(|(_, event)| event.synchronize())?;
@@ -388,8 +394,9 @@ impl Drop for Communicator {
             self.abort();
         }
         if let Some(loading) = &self.loading {
+            loading.leave();
             // After a failure, kernels end by themselves.
-            let _ = loading.leave(self.call_timeout, || self.check_recorded());
+            let _ = loading.settle(self.call_timeout, || self.check_recorded());
         }
         match left.and_then(|()| self.release()) {
             Ok(()) => {}

@@ -57,6 +57,10 @@ impl Kernels {
         Ok(())
     }
 
+    pub(crate) fn is_loaded(&self, wanted: &Specialisation) -> bool {
+        self.loaded.contains_key(wanted)
+    }
+
     /// The kernel for a specialisation. The first time, this waits for all kernels of the context.
     pub(crate) fn get(&mut self, wanted: &Specialisation) -> Result<&Kernel, Error> {
         if !self.loaded.contains_key(wanted) {

@@ -30,8 +30,10 @@ struct Group {
 struct Member {
     /// Its rank in the communicator.
     rank: usize,
-    /// Calls that it has launched.
+    /// Calls that it has launched, except those that it has captured.
     calls: u64,
+    /// Whether it has captured calls: launches of graphs are not counted, so its calls cannot be compared with those of others.
+    has_captured: bool,
     /// Loads that it has begun, the last of them for this call with these arguments.
     begun: u64,
     at: (u64, u64),
@@ -41,6 +43,15 @@ struct Member {
     failure: Option<String>,
     /// Whether it makes no more calls.
     has_left: bool,
+}
+
+impl Member {
+    fn check_not_left(&self) -> Result<(), Error> {
+        match self.has_left {
+            true => Err(Error::Failed { why: format!("rank {} has left the communicator", self.rank) }),
+            false => Ok(()),
+        }
+    }
 }
 
 /// A rank among those of its process.
@@ -80,9 +91,12 @@ impl Loading {
         self.group.number
     }
 
-    /// This rank has launched a call.
-    pub(crate) fn launched(&self) {
-        self.with(|members| members[self.place].calls += 1);
+    /// This rank has launched a call, or captured it.
+    pub(crate) fn launched(&self, is_captured: bool) {
+        self.with(|members| match is_captured {
+            true => members[self.place].has_captured = true,
+            false => members[self.place].calls += 1,
+        });
     }
 
     /// Waits until all ranks of the process have launched the calls before the next one, and are about to load what it needs. `digest` is of
@@ -93,21 +107,26 @@ impl Loading {
         timeout: Duration,
         check: impl Fn() -> Result<(), Error>,
     ) -> Result<Begun, Error> {
-        let (number, at) = self.with(|members| {
+        let (number, at, has_captured) = self.with(|members| {
             let own = &mut members[self.place];
             own.begun += 1;
             (own.at, own.failure) = ((own.calls, digest), None);
-            (own.begun, own.at)
+            (own.begun, own.at, own.has_captured)
         });
         let is_there = |other: &Member| {
-            if other.calls > at.0 || (other.begun >= number && other.at != at) {
+            let has_begun = other.begun >= number;
+            let is_elsewhere = match has_captured || other.has_captured {
+                true => has_begun && other.at.1 != digest,
+                false => other.calls > at.0 || (has_begun && other.at != at),
+            };
+            if is_elsewhere {
                 let why = format!(
                     "rank {} is in another call than this rank: its plan, count, type or operation differs",
                     other.rank
                 );
                 return Err(Error::Failed { why });
             }
-            Ok(other.begun >= number)
+            if has_begun { Ok(true) } else { other.check_not_left().map(|()| false) }
         };
         self.await_all(
             timeout,
@@ -136,24 +155,30 @@ impl Loading {
             Some(why) if other.ended == begun.number => {
                 Err(Error::Failed { why: format!("rank {} could not load a kernel: {why}", other.rank) })
             }
-            _ => Ok(other.ended >= begun.number),
+            _ if other.ended >= begun.number => Ok(true),
+            _ => other.check_not_left().map(|()| false),
         };
         self.await_all(timeout, check, is_there, "load a kernel")?;
         Ok(loaded)
     }
 
-    /// This rank makes no more calls and is about to free memory, which waits for kernels as loading does. Waits until the others have
-    /// launched what this rank has: then no kernel waits for a launch any more.
-    pub(crate) fn leave(
+    /// This rank makes no more calls.
+    pub(crate) fn leave(&self) {
+        self.with(|members| members[self.place].has_left = true);
+    }
+
+    /// This rank has left and is about to free memory, which waits for kernels as loading does. Waits until the others have launched what
+    /// this rank has: then no kernel waits for a launch any more, unless it is in a graph.
+    pub(crate) fn settle(
         &self,
         timeout: Duration,
         check: impl Fn() -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let calls = self.with(|members| {
-            members[self.place].has_left = true;
-            members[self.place].calls
-        });
-        let is_there = |other: &Member| Ok(other.has_left || other.calls >= calls);
+        let own = self.with(|members| members[self.place].clone());
+        let is_there = |other: &Member| {
+            let is_counted = !own.has_captured && !other.has_captured;
+            Ok(!is_counted || other.has_left || other.calls >= own.calls)
+        };
         self.await_all(timeout, check, is_there, "make this rank's last call")
     }
 
@@ -232,7 +257,7 @@ mod tests {
                 assert!(loads.0 >= 4 * (round + 1), "{loads:?}");
                 loads.1 += 1;
                 drop(loads);
-                rank.launched();
+                rank.launched(false);
             }
         });
         assert_eq!(*loads.lock().unwrap(), (200, 200));
@@ -245,7 +270,7 @@ mod tests {
             let ranks = ranks(3);
             let results = together(&ranks, |rank| {
                 if launches && rank.place == 1 {
-                    rank.launched();
+                    rank.launched(false);
                     return String::new();
                 }
                 let digest = u64::from(rank.place == 1);
@@ -268,14 +293,39 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_leaves_when_the_others_have_made_its_calls_or_left() {
+    fn a_rank_frees_memory_when_the_others_have_made_its_calls_or_left() {
         let ranks = ranks(3);
-        ranks[0].launched();
-        let late = ranks[0].leave(Duration::from_millis(1), || Ok(())).unwrap_err().to_string();
+        ranks[0].launched(false);
+        ranks[0].leave();
+        let late = ranks[0].settle(Duration::from_millis(1), || Ok(())).unwrap_err().to_string();
         assert!(late.contains("did not make this rank's last call"), "{late}");
-        ranks[1].launched();
-        ranks[2].leave(LONG, || Ok(())).unwrap();
-        ranks[0].leave(LONG, || Ok(())).unwrap();
+        ranks[1].launched(false);
+        ranks[2].leave();
+        ranks[0].settle(LONG, || Ok(())).unwrap();
+    }
+
+    #[test]
+    fn a_rank_that_has_left_is_not_waited_for() {
+        let ranks = ranks(3);
+        ranks[1].leave();
+        let left = ranks[0].begin(0, LONG, || Ok(())).unwrap_err().to_string();
+        assert_eq!(left, "rank 10 has left the communicator");
+    }
+
+    /// A rank captures calls that another one makes.
+    #[test]
+    fn captured_calls_are_not_counted() {
+        let ranks = ranks(2);
+        ranks[0].launched(true);
+        (0..5).for_each(|_| ranks[1].launched(false));
+        together(&ranks, |rank| {
+            let begun = rank.begin(3, LONG, || Ok(())).unwrap();
+            rank.end(&begun, Ok(()), LONG, || Ok(())).unwrap();
+        });
+        ranks[1].settle(LONG, || Ok(())).unwrap();
+        let errors =
+            together(&ranks, |rank| rank.begin(rank.place as u64, LONG, || Ok(())).unwrap_err().to_string());
+        assert!(errors.iter().all(|error| error.contains(" is in another call")), "{errors:?}");
     }
 
     #[test]

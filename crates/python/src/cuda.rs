@@ -176,7 +176,9 @@ impl Gpus {
         if !is_known {
             let (gpus, wanted) = (self.clone(), call.clone());
             // The call itself is made by this thread, while its arrays are there.
-            let prepared = interruptible(py, move || gpus.with(|gpu| gpu.prepare(wanted, addresses)));
+            let timeout = arguments.timeout;
+            let prepared =
+                interruptible(py, move || gpus.with(|gpu| gpu.prepare(wanted, addresses, timeout)));
             let prepared = prepared.inspect_err(|_| interrupted())?;
             if let Err(error) = &prepared
                 && !matches!(error, cuda::Error::Misuse { .. } | cuda::Error::Failed { .. })
@@ -235,7 +237,13 @@ impl Gpu {
     }
 
     /// Loads the plan of a call and compiles its kernel.
-    fn prepare(&mut self, call: Call, addresses: [u64; 2]) -> Result<(), cuda::Error> {
+    fn prepare(
+        &mut self,
+        call: Call,
+        addresses: [u64; 2],
+        timeout: Option<Duration>,
+    ) -> Result<(), cuda::Error> {
+        self.collectives.set_call_timeout(timeout.unwrap_or(self.timeout));
         let Call { collective, data_type, reduction, arranged } = &call;
         let plan = self.collectives.plan_of(collective, arranged.count, *data_type)?;
         self.collectives.prepare_call(&plan, addresses, arranged.count, *data_type, *reduction)?;

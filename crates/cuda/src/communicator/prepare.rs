@@ -21,7 +21,7 @@ const MET_MAX: usize = 4096;
 impl Communicator {
     /// Compiles and loads what a call needs, so that the call itself only launches. The first time, this waits for the other ranks of
     /// this process, which prepare the same call before or in their own: they load kernels together, because loading one waits for all kernels
-    /// of the GPU. An error, except misuse, ends the calls of all ranks, which would wait for this one.
+    /// of the GPU. Ranks of one process prepare the same calls in the same order, between the same calls. An error, except misuse, ends the calls of all ranks, which would wait for this one.
     pub fn prepare_call(
         &mut self,
         plan: PlanId,
@@ -77,13 +77,14 @@ impl Communicator {
     fn prepare(&mut self, plan: PlanId, key: &Key, meets: bool) -> Result<(), Error> {
         // Memory may be allocated while another thread captures a graph.
         let _relaxed = RelaxedCapture::begin(self.context.driver())?;
-        let drafted = self.draft(plan, key)?;
+        let is_new = !self.resources.plans[plan.number].programs.contains(key);
+        let drafted = if is_new { Some(self.draft(plan, key)?) } else { None };
         let digest = BuildHasherDefault::<DefaultHasher>::default().hash_one((plan.number, kind_of(key)));
         let begun = match self.loading.as_ref().filter(|_| meets) {
             Some(loading) => Some(loading.begin(digest, self.call_timeout, || self.check_recorded())?),
             None => None,
         };
-        let mut prepared = self.load_kernel(drafted);
+        let mut prepared = drafted.map(|drafted| self.load_kernel(drafted)).transpose();
         if let (Some(loading), Some(begun)) = (&self.loading, begun) {
             prepared = loading.end(&begun, prepared, self.call_timeout, || self.check_recorded());
         }
@@ -96,8 +97,10 @@ impl Communicator {
             }
             met.insert(kind_of(key));
         }
-        let freed = programs.insert(key.clone(), prepared?);
-        retired.add(freed.into_iter().filter_map(|program| program.in_memory));
+        if let Some(prepared) = prepared? {
+            let freed = programs.insert(key.clone(), prepared);
+            retired.add(freed.into_iter().filter_map(|program| program.in_memory));
+        }
         Ok(())
     }
 
@@ -127,6 +130,11 @@ impl Communicator {
 
     fn load_kernel(&mut self, drafted: Drafted) -> Result<Prepared, Error> {
         let Drafted { name, program, spread, specialisation } = drafted;
+        if !self.resources.kernels.is_loaded(&specialisation) {
+            // Loading waits for this rank's kernels inside of the driver, where it may keep the thread from mapping buffers that the peers of
+            // these kernels wait for. An error shows in the next call, too.
+            let _ = self.wait_for_launched();
+        }
         let kernel = self.resources.kernels.get(&specialisation)?.clone();
         let blocks = (program.header.lanes * program.header.slices) as usize;
         let per_multiprocessor = kernel.function.blocks_per_multiprocessor(spread.threads, 0)?;

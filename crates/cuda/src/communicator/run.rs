@@ -158,7 +158,7 @@ impl Communicator {
         unsafe { prepared.kernel.function.launch(stream, launch, Parameters::Buffer(&call)) }?;
         self.calls.enqueued(is_captured);
         if let Some(loading) = &self.loading {
-            loading.launched();
+            loading.launched(is_captured);
         }
         if let Some(staged) = &staged {
             // SAFETY: as the caller promises.

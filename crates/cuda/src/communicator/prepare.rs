@@ -178,12 +178,13 @@ impl Communicator {
         let has_scratch = compiler.plan().chunks.scratch > 0;
         let threads = if has_scratch { THREADS_MAX as usize } else { threads };
         let slices = if has_scratch { most } else { chunk.div_ceil(thread_bytes * threads).clamp(1, most) };
-        // Reads and writes of an element of the larger buffer, over all ranks.
-        let accesses = match &compiler.plan().collective {
-            Collective::AllReduce | Collective::AllToAll => 2 * ranks,
-            _ => ranks + 1,
+        // Ranks that reduce into one output drift apart least.
+        let tile_bytes = match &compiler.plan().collective {
+            Collective::Reduce { .. } | Collective::ReduceScatter => 2 * TILE_BYTES,
+            _ => TILE_BYTES,
         };
-        let chunk_bytes = (TILE_BYTES / accesses / compiler.plan().chunks_per_block() as usize).max(1 << 16);
+        let chunk_bytes =
+            (tile_bytes / (2 * ranks) / compiler.plan().chunks_per_block() as usize).max(1 << 16);
         Spread { slices: slices as u32, threads: threads as u32, chunk_bytes }
     }
 

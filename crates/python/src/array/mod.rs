@@ -6,6 +6,7 @@
 mod buffer;
 mod cuda_interface;
 pub(crate) mod dlpack;
+pub(crate) mod dtype;
 pub(crate) mod library;
 mod tensor;
 

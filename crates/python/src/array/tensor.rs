@@ -4,9 +4,9 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use weftlink::DataType;
 
+use super::dtype::named_type_of;
 use super::library::is_tensor;
 use super::{Described, Place};
-use crate::torch::tensor::type_of;
 
 /// The memory of a plain tensor on a GPU; nothing for other objects, and for tensors that DLPack refuses or describes with strides.
 pub(super) fn describe(object: &Bound<'_, PyAny>) -> PyResult<Option<(Described, Py<PyAny>)>> {
@@ -22,7 +22,9 @@ pub(super) fn describe(object: &Bound<'_, PyAny>) -> PyResult<Option<(Described,
     {
         return Ok(None);
     }
-    let Some(Ok(data_type)) = type_of(&object.getattr(intern!(py, "dtype"))?)? else { return Ok(None) };
+    let Some((_, Ok(data_type))) = named_type_of(&object.getattr(intern!(py, "dtype"))?)? else {
+        return Ok(None);
+    };
     let device: usize = object.call_method0(intern!(py, "get_device"))?.extract()?;
     Ok(Some((described(object, data_type, device)?, object.clone().unbind())))
 }

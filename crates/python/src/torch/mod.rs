@@ -13,7 +13,7 @@ mod operation;
 mod pieces;
 mod record;
 mod start;
-pub(crate) mod tensor;
+mod tensor;
 
 pub(crate) use call::Call;
 pub(crate) use group::Group;

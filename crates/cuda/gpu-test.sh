@@ -54,7 +54,7 @@ for part in $parts; do
     case $part in
     cases) chosen=$(grep -E '^gpu_tests::[a-z0-9_]+$' <<< "$all") ;;
     processes) chosen=$(grep '^gpu_tests::processes::' <<< "$all") ;;
-    windows) chosen=$(grep -E '^gpu_tests::(windows|waits|spread)::' <<< "$all") ;;
+    windows) chosen=$(grep -E '^gpu_tests::(windows|waits|spread|streams)::' <<< "$all") ;;
     faults) chosen=$(grep '^gpu_tests::faults::' <<< "$all") ;;
     python | sanitizer) chosen= ;;
     esac

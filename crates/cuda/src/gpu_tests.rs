@@ -8,6 +8,7 @@
 mod faults;
 mod processes;
 mod spread;
+mod streams;
 mod waits;
 mod windows;
 

@@ -48,7 +48,7 @@ const fn alike(knob: Knob) -> Knob {
 }
 
 /// Every setting there is.
-pub const KNOBS: [Knob; 20] = [
+pub const KNOBS: [Knob; 21] = [
     alike(knob(
         "WEFT_RENDEZVOUS",
         "host:port or host:port-port",
@@ -142,6 +142,12 @@ pub const KNOBS: [Knob; 20] = [
         "~/.cache/weft",
         "folder for compiled GPU kernels, at most 256 MiB; other users must not be able to write it; the default is $XDG_CACHE_HOME/weft where that is set",
     ),
+    knob(
+        "WEFT_GPU_PEER_ACCESS",
+        ON_OFF,
+        "on",
+        "ranks on GPUs access each other's memory where they can; off on one rank: data goes through host memory",
+    ),
 ];
 
 /// Variables of this project's own tests, not misspelt settings.
@@ -193,6 +199,8 @@ pub struct Knobs {
     pub metrics: Option<PathBuf>,
     /// `WEFT_CACHE`.
     pub cache: Option<PathBuf>,
+    /// `WEFT_GPU_PEER_ACCESS`.
+    pub gpu_peer_access: bool,
     /// The variables that are set, with secrets hidden.
     given: Vec<(&'static str, String)>,
 }
@@ -267,6 +275,7 @@ impl Knobs {
             record_dir: reader.path("WEFT_RECORD_DIR"),
             metrics: reader.text("WEFT_METRICS", parse::file)?,
             cache: reader.path("WEFT_CACHE"),
+            gpu_peer_access: reader.text("WEFT_GPU_PEER_ACCESS", parse::switch)?.unwrap_or(true),
             given: std::mem::take(&mut reader.given),
         })
     }

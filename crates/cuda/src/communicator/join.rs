@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use weftlink_bootstrap::Bootstrap;
+use weftlink_knobs::Knobs;
 
 use super::programs::Retired;
 use super::{Communicator, Resources};
@@ -68,9 +69,14 @@ impl Identity {
 impl Communicator {
     /// Joins the ranks of a group on a GPU. All ranks call it. The timeout is for joining and loading.
     ///
-    /// Data moves through host memory where a GPU cannot access the memory of another.
+    /// Data moves through host memory where a GPU cannot access the memory of another, and if `WEFT_GPU_PEER_ACCESS` is off.
     pub fn new(group: Bootstrap, device: &Device, timeout: Duration) -> Result<Communicator, Error> {
-        Communicator::with_memory(group, device, Memory::Device, timeout)
+        let knobs = Knobs::from_variable("WEFT_GPU_PEER_ACCESS").map_err(|why| Error::Misuse {
+            attempt: "join ranks on GPUs".to_owned(),
+            why: why.to_string(),
+        })?;
+        let memory = if knobs.gpu_peer_access { Memory::Device } else { Memory::Host };
+        Communicator::with_memory(group, device, memory, timeout)
     }
 
     /// The same, with the memory for what ranks send each other. Host memory is used if one rank asks for it.

@@ -15,7 +15,7 @@ use crate::call::{Shared, Started};
 use crate::cuda::{self, Arguments, Gpus};
 use crate::error::raised_in;
 use crate::raw::{Bytes, run_on_caller};
-use crate::request::{CallOptions, SingleArray, method, seconds};
+use crate::request::{CallOptions, SingleArray, factor_bytes, method, seconds};
 use crate::wait::interruptible;
 use crate::window::Window;
 
@@ -150,7 +150,7 @@ impl Communicator {
                 "a call on arrays of a GPU is enqueued on the current stream and does not block: call {operation}"
             ));
         }
-        if options.counts.is_some() || options.factor.is_some() || options.torus.is_some() {
+        if options.counts.is_some() || options.torus.is_some() {
             return misuse(format!("{operation} with these arguments is not supported on GPUs yet"));
         }
         let reduction = match &options.operation {
@@ -168,13 +168,17 @@ impl Communicator {
             return misuse("the arrays are on different GPUs".to_owned());
         };
         let timeout = options.timeout.map(seconds).transpose().map_err(failed)?;
+        let factor = options.factor;
         let single = SingleArray::of(&collective, self.rank as u32, self.size as u32);
         let request = options.request(collective.clone(), input.as_ref(), output.as_ref(), single);
         let buffers = request.map_err(failed)?.buffers;
+        let factor =
+            factor.map(|factor| factor_bytes(factor, buffers.data_type)).transpose().map_err(failed)?;
         if !self.gpus.has_joined(py) {
             self.join_on_gpu(py, operation, device)?;
         }
-        let arguments = Arguments { collective, reduction, buffers, device, stream: *stream, timeout };
+        let arguments =
+            Arguments { collective, reduction, factor, buffers, device, stream: *stream, timeout };
         // SAFETY: the array's library says that this is its current stream. The program must not free or touch the arrays before the call has
         // ended there, as with any work that it enqueues.
         unsafe { self.gpus.call(py, arguments, || self.abort(py, &format!("interrupted in {operation}"))) }

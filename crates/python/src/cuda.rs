@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use weftlink::bootstrap::Bootstrap;
 use weftlink::cuda::driver::{Driver, Stream};
-use weftlink::cuda::{self, Aborter, Arranged, Collectives, Lengths, arrange, devices};
+use weftlink::cuda::{self, Aborter, Arranged, Collectives, Lengths, Operation, arrange, devices};
 use weftlink::plan::Collective;
 use weftlink::{DataType, Error, RawBuffers, Reduction};
 
@@ -59,6 +59,8 @@ struct Call {
 pub(crate) struct Arguments {
     pub(crate) collective: Collective,
     pub(crate) reduction: Reduction,
+    /// The bytes of this rank's factor in a pre-multiplied sum.
+    pub(crate) factor: Option<Vec<u8>>,
     pub(crate) buffers: RawBuffers,
     pub(crate) device: usize,
     pub(crate) stream: u64,
@@ -188,9 +190,11 @@ impl Gpus {
             }
             prepared.map_err(raised)?;
         }
-        let Arguments { stream, timeout, .. } = arguments;
+        let Arguments { stream, timeout, factor, .. } = arguments;
+        let factor = factor.and_then(|factor| Operation::premultiplied_sum(&factor));
+        let operation = factor.unwrap_or(call.reduction.into());
         // SAFETY: the caller's.
-        let enqueue = |gpu: &mut Gpu| unsafe { gpu.enqueue(&call, addresses, stream, timeout) };
+        let enqueue = |gpu: &mut Gpu| unsafe { gpu.enqueue(&call, addresses, stream, timeout, operation) };
         py.detach(|| self.with(enqueue)).map_err(raised)
     }
 }
@@ -263,14 +267,15 @@ impl Gpu {
         addresses: [u64; 2],
         stream: u64,
         timeout: Option<Duration>,
+        operation: Operation,
     ) -> Result<(), cuda::Error> {
         self.collectives.set_call_timeout(timeout.unwrap_or(self.timeout));
         // SAFETY: the caller's.
         let stream = unsafe { Stream::borrowed(self.collectives.context(), stream as *mut _) };
-        let Call { collective, data_type, reduction, arranged } = call;
+        let Call { collective, data_type, arranged, .. } = call;
         // SAFETY: `arrange` has checked the lengths; the rest is the caller's.
         unsafe {
-            self.collectives.call(collective, &stream, addresses, arranged.count, *data_type, *reduction)
+            self.collectives.call(collective, &stream, addresses, arranged.count, *data_type, operation)
         }
     }
 }

@@ -60,6 +60,12 @@ def collectives(comm: weftlink.Communicator, count: int, dtype) -> int:
     largest = torch.stack([each.to(torch.float32) for each in every]).amax(0).to(dtype)
     check(f"all_reduce max {name}", output, largest)
 
+    if dtype in (torch.float32, torch.float16):
+        output = torch.empty_like(tensor)
+        comm.all_reduce(every[rank], weftlink.PremultipliedSum(rank + 1), out=output)
+        scaled = sum(each.to(torch.float32) * (other + 1) for other, each in enumerate(every))
+        check(f"all_reduce premultiplied {name}", output, scaled.to(dtype))
+
     gathered = torch.empty(size * count, dtype=dtype, device="cuda")
     comm.all_gather(every[rank], out=gathered)
     check(f"all_gather {name}", gathered, torch.cat(every))

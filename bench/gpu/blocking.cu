@@ -66,7 +66,7 @@ void beside(const char* what, const std::function<void()>& call) {
     done = true;
     waker.join(), launcher.join();
     CHECK(cudaDeviceSynchronize());
-    printf("%s,%.2f,%.2f\n", what, took, longest);
+    printf("\"%s\",%.2f,%.2f\n", what, took, longest);
     fflush(stdout);
 }
 

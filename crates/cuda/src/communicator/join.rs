@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use weftlink_bootstrap::Bootstrap;
-use weftlink_knobs::Knobs;
+use weftlink_knobs::{KnobError, Knobs};
 
 use super::programs::Retired;
 use super::{Communicator, Resources};
@@ -23,8 +23,6 @@ use crate::sharing::{Memory, exchange, process_token};
 use crate::staging::Staging;
 use crate::{Error, queues};
 
-/// How long a call waits for another rank, unless the program says otherwise: as long as calls on CPUs.
-const CALL_TIMEOUT: Duration = Duration::from_mins(5);
 /// The most blocks of a rank where data moves through host memory.
 const HOST_BLOCKS_MAX: usize = 32;
 
@@ -71,10 +69,7 @@ impl Communicator {
     ///
     /// Data moves through host memory where a GPU cannot access the memory of another, and if `WEFT_GPU_PEER_ACCESS` is off.
     pub fn new(group: Bootstrap, device: &Device, timeout: Duration) -> Result<Communicator, Error> {
-        let knobs = Knobs::from_variable("WEFT_GPU_PEER_ACCESS").map_err(|why| Error::Misuse {
-            attempt: "join ranks on GPUs".to_owned(),
-            why: why.to_string(),
-        })?;
+        let knobs = setting("WEFT_GPU_PEER_ACCESS")?;
         let memory = if knobs.gpu_peer_access { Memory::Device } else { Memory::Host };
         Communicator::with_memory(group, device, memory, timeout)
     }
@@ -94,6 +89,8 @@ impl Communicator {
         }
         // Memory is registered while another thread may capture a graph.
         let _relaxed = RelaxedCapture::begin(device.driver())?;
+        // As for calls on CPUs, unless the program says otherwise.
+        let call_timeout = setting("WEFT_DEADLINE")?.deadline;
         let context = Context::primary(device)?;
         let stream = Stream::new(&context)?;
         let resident = Resident::new(device.uuid, group.id());
@@ -188,7 +185,7 @@ impl Communicator {
             in_process,
             loading,
             timeout,
-            call_timeout: CALL_TIMEOUT,
+            call_timeout,
             resources: ManuallyDrop::new(Resources {
                 kernels: Kernels::new(&context),
                 plans: Vec::new(),
@@ -201,6 +198,13 @@ impl Communicator {
             context,
         })
     }
+}
+
+/// The settings with one variable of the environment.
+fn setting(name: &str) -> Result<Knobs, Error> {
+    let misuse =
+        |why: KnobError| Error::Misuse { attempt: "join ranks on GPUs".to_owned(), why: why.to_string() };
+    Knobs::from_variable(name).map_err(misuse)
 }
 
 /// Finds the ranks of this process, by what the first of them has said.

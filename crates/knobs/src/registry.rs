@@ -143,7 +143,7 @@ pub const KNOBS: [Knob; 21] = [
         "folder for compiled GPU kernels, at most 256 MiB; other users must not be able to write it; the default is $XDG_CACHE_HOME/weft where that is set",
     ),
     knob(
-        "WEFT_GPU_PEER_ACCESS",
+        "WEFT_P2P",
         ON_OFF,
         "on",
         "ranks on GPUs access each other's memory where they can; off on one rank: data goes through host memory",
@@ -199,8 +199,8 @@ pub struct Knobs {
     pub metrics: Option<PathBuf>,
     /// `WEFT_CACHE`.
     pub cache: Option<PathBuf>,
-    /// `WEFT_GPU_PEER_ACCESS`.
-    pub gpu_peer_access: bool,
+    /// `WEFT_P2P`.
+    pub peer_access: bool,
     /// The variables that are set, with secrets hidden.
     given: Vec<(&'static str, String)>,
 }
@@ -275,7 +275,7 @@ impl Knobs {
             record_dir: reader.path("WEFT_RECORD_DIR"),
             metrics: reader.text("WEFT_METRICS", parse::file)?,
             cache: reader.path("WEFT_CACHE"),
-            gpu_peer_access: reader.text("WEFT_GPU_PEER_ACCESS", parse::switch)?.unwrap_or(true),
+            peer_access: reader.text("WEFT_P2P", parse::switch)?.unwrap_or(true),
             given: std::mem::take(&mut reader.given),
         })
     }

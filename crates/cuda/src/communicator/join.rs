@@ -67,10 +67,10 @@ impl Identity {
 impl Communicator {
     /// Joins the ranks of a group on a GPU. All ranks call it. The timeout is for joining and loading.
     ///
-    /// Data moves through host memory where a GPU cannot access the memory of another, and if `WEFT_GPU_PEER_ACCESS` is off.
+    /// Data moves through host memory where a GPU cannot access the memory of another, and if `WEFT_P2P` is off.
     pub fn new(group: Bootstrap, device: &Device, timeout: Duration) -> Result<Communicator, Error> {
-        let knobs = setting("WEFT_GPU_PEER_ACCESS")?;
-        let memory = if knobs.gpu_peer_access { Memory::Device } else { Memory::Host };
+        let knobs = setting("WEFT_P2P")?;
+        let memory = if knobs.peer_access { Memory::Device } else { Memory::Host };
         Communicator::with_memory(group, device, memory, timeout)
     }
 

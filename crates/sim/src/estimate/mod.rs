@@ -119,9 +119,9 @@ impl Case<'_> {
         self.constants[name]
     }
 
-    /// Microseconds for bytes at GB/s.
+    /// Microseconds for bytes at GB/s. Nothing takes no time, also over a link that a single rank does not have.
     fn transfer_us(bytes: f64, gbytes_per_second: f64) -> f64 {
-        bytes / gbytes_per_second / 1e3
+        if bytes > 0.0 { bytes / gbytes_per_second / 1e3 } else { 0.0 }
     }
 
     /// The launch, with its host time.

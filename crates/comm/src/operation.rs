@@ -137,6 +137,16 @@ impl<'a> Operation<'a> {
         Self(Kind::UserDefined { commutes, function })
     }
 
+    /// The bytes of the factor of a pre-multiplied sum, for a backend of its own.
+    pub fn factor(&self) -> Option<&[u8]> {
+        match &self.0 {
+            Kind::PremultipliedSum(Factor { bytes, data_type }) => {
+                data_type.map(|data_type| &bytes[..data_type.bytes()])
+            }
+            _ => None,
+        }
+    }
+
     #[inline]
     pub(crate) fn borrow(&self) -> OperationRef<'_> {
         match &self.0 {

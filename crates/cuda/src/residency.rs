@@ -43,8 +43,8 @@ impl Drop for Resident {
     }
 }
 
-/// The blocks of each rank of a communicator, one at least: of so many ranks on a GPU with so many multiprocessors, on which its processes
-/// have so many other communicators.
+/// How many blocks each rank of a communicator may have on its GPU. `ranks`: the communicator's ranks there. `others`: the communicators that its
+/// processes have there already.
 pub(crate) fn blocks_of_rank(multiprocessors: usize, ranks: usize, others: u32) -> usize {
     let all = multiprocessors.checked_shr(others).unwrap_or(0);
     (all / ranks.max(1)).max(1)

@@ -15,7 +15,7 @@ use crate::call::{Shared, Started};
 use crate::cuda::{self, Arguments, Gpus};
 use crate::error::raised_in;
 use crate::raw::{Bytes, run_on_caller};
-use crate::request::{CallOptions, SingleArray, factor_bytes, method, seconds};
+use crate::request::{CallOptions, SingleArray, method};
 use crate::wait::interruptible;
 use crate::window::Window;
 
@@ -167,13 +167,11 @@ impl Communicator {
         let [device] = devices[..] else {
             return misuse("the arrays are on different GPUs".to_owned());
         };
-        let timeout = options.timeout.map(seconds).transpose().map_err(failed)?;
-        let factor = options.factor;
         let single = SingleArray::of(&collective, self.rank as u32, self.size as u32);
         let request = options.request(collective.clone(), input.as_ref(), output.as_ref(), single);
-        let buffers = request.map_err(failed)?.buffers;
-        let factor =
-            factor.map(|factor| factor_bytes(factor, buffers.data_type)).transpose().map_err(failed)?;
+        let request = request.map_err(failed)?;
+        let (buffers, timeout) = (request.buffers, request.deadline);
+        let factor = request.operation.as_ref().and_then(|operation| operation.factor().map(<[u8]>::to_vec));
         if !self.gpus.has_joined(py) {
             self.join_on_gpu(py, operation, device)?;
         }

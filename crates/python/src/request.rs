@@ -157,19 +157,6 @@ fn same_type(input: &Array, output: &Array) -> Result<(), Error> {
     )))
 }
 
-/// The bytes of a factor, as elements of a type have them.
-pub(crate) fn factor_bytes(factor: f64, data_type: DataType) -> Result<Vec<u8>, Error> {
-    Ok(match data_type {
-        DataType::F16 => f16::from_f64(factor).to_ne_bytes().to_vec(),
-        DataType::Bf16 => bf16::from_f64(factor).to_ne_bytes().to_vec(),
-        DataType::F32 => (factor as f32).to_ne_bytes().to_vec(),
-        DataType::F64 => factor.to_ne_bytes().to_vec(),
-        DataType::F8E4m3 => vec![F8E4m3::from_f32(factor as f32).to_bits()],
-        DataType::F8E5m2 => vec![F8E5m2::from_f32(factor as f32).to_bits()],
-        other => return Err(Error::Misuse(format!("a factor needs floating-point elements, not {other}"))),
-    })
-}
-
 fn operation(name: &str, factor: Option<f64>, data_type: DataType) -> Result<Operation<'static>, Error> {
     let reduction = Reduction::from_str(name).map_err(Error::Misuse)?;
     let Some(factor) = factor else { return Ok(reduction.into()) };

@@ -19,9 +19,11 @@ const TILE_BYTES: usize = 256 << 20;
 const MET_MAX: usize = 4096;
 
 impl Communicator {
-    /// Compiles and loads what a call needs, so that the call itself only launches. The first time, this waits for the other ranks of
-    /// this process, which prepare the same call before or in their own: they load kernels together, because loading one waits for all kernels
-    /// of the GPU. Ranks of one process prepare the same calls in the same order, between the same calls. An error, except misuse, ends the calls of all ranks, which would wait for this one.
+    /// Compiles and loads what a call needs, so that the call itself only launches.
+    ///
+    /// Loading a kernel waits for all kernels of the GPU, so the ranks of a process load together: the first time, this waits until the others
+    /// prepare or make the same call. They prepare the same calls in the same order, between the same calls. An error, except misuse, ends the
+    /// calls of all ranks.
     pub fn prepare_call(
         &mut self,
         plan: PlanId,

@@ -35,7 +35,7 @@ impl Library {
 pub(crate) fn is_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     static TENSOR: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let (py, class) = (object.py(), object.get_type());
-    // Nobody has a tensor before PyTorch is imported.
+    // Does not import PyTorch: without it, the object is no tensor.
     if TENSOR.get(py).is_none() {
         let modules = py.import("sys")?.getattr("modules")?;
         let Ok(torch) = modules.get_item("torch") else { return Ok(false) };

@@ -73,7 +73,11 @@ impl Args {
             ("--collectives", !self.collectives.is_empty(), "it requires --tune, which is for CPU ranks"),
             ("--output", self.output.is_some(), "it requires --tune, which is for CPU ranks"),
             ("--threads", self.threads, "ranks on a GPU are threads already"),
-            ("--bind", self.bind.is_some(), "one thread launches the calls of all ranks"),
+            (
+                "--bind",
+                self.bind.is_some(),
+                "ranks are threads of this process, and the GPU runs their calls",
+            ),
             ("p2p", self.collective == Some(What::P2p), "pairs are measured between CPU ranks; use sendrecv"),
         ];
         if let Some((option, _, why)) = given.into_iter().find(|(_, is_given, _)| *is_given) {

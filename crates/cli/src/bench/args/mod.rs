@@ -57,7 +57,7 @@ pub(crate) struct Args {
     /// The collective to measure [default: a tour of all-reduce in every kind of memory, or the plan's collective]
     #[arg(conflicts_with = "tune", value_parser = collective())]
     collective: Option<What>,
-    /// Start RANKS ranks, each a process [default: those of the launcher or of the plan, or 2]
+    /// Start RANKS ranks, each a process, or a thread with --gpu [default: those of the launcher or of the plan, or 2]
     #[arg(short = 'n', long, value_parser = between(1, RANKS_MAX))]
     ranks: Option<u32>,
     /// Run ranks as threads on one NVIDIA GPU

@@ -1,6 +1,6 @@
 //! `weft bench --gpu`: the same rows between ranks on one GPU, threads of this process.
 //!
-//! One thread launches the calls of all ranks. By default calls are nodes of a CUDA graph, which is launched several times; events on the
+//! By default, calls are nodes of a CUDA graph, which one thread launches several times; without a graph, each rank has a thread. Events on the
 //! GPU time each launch. The prediction is a lower limit: the bytes that a collective must read and write, at the rate at which the GPU
 //! copies memory.
 

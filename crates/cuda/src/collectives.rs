@@ -77,6 +77,11 @@ impl Collectives {
         self.communicator.shrink(timeout)
     }
 
+    /// Waits for the ends of processes that have died; see [`Communicator::await_ends`].
+    pub fn await_ends(&self) {
+        self.communicator.await_ends();
+    }
+
     pub(crate) fn give_up(&mut self) -> Result<Bootstrap, Error> {
         self.communicator.give_up()
     }

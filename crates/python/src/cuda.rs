@@ -142,6 +142,8 @@ impl Gpus {
         let Some(gpu) = gpu else { return };
         let left = gpu.collectives.leave();
         let failure = gpu.collectives.failure().or_else(|| left.err().map(|why| why.to_string()));
+        // The program may use its arrays for something else now.
+        gpu.collectives.await_ends();
         *lock(&self.failed) = failure;
     }
 

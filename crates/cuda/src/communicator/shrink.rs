@@ -39,14 +39,16 @@ impl Communicator {
 }
 
 impl Communicator {
-    /// Waits for the ends of processes that have died: their kernels may write to buffers until their contexts are gone.
-    fn await_ends(&self) {
-        let (gone, begin) = (self.resources.presence.words().gone(), Instant::now());
-        let is_here = |rank: &&usize| self.group.knows_pids() && !self.in_process[**rank];
-        for rank in gone.iter().filter(is_here) {
-            while is_running(self.group.pids()[*rank]) && begin.elapsed() < END {
-                std::thread::sleep(POLL);
-            }
+    /// Waits for the ends of processes that have died, 10 seconds at most: their kernels may write to buffers until their contexts are gone.
+    pub fn await_ends(&self) {
+        let begin = Instant::now();
+        let is_ending = |rank: &usize| !self.in_process[*rank] && is_running(self.group.pids()[*rank]);
+        // Others may be reported meanwhile.
+        while self.group.knows_pids()
+            && self.resources.presence.words().gone().iter().any(is_ending)
+            && begin.elapsed() < END
+        {
+            std::thread::sleep(POLL);
         }
     }
 }

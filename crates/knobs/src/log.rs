@@ -37,7 +37,7 @@ pub fn install() {
     INSTALLED.get_or_init(|| {
         let filter =
             Knobs::from_variable("WEFT_DEBUG").map(|knobs| knobs.debug).unwrap_or_else(|error: KnobError| {
-                let _ = writeln!(std::io::stderr(), "weft: {error}");
+                complain(&error.to_string());
                 Filter::default()
             });
         let _ = tracing::subscriber::set_global_default(Lines { filter });
@@ -132,16 +132,19 @@ fn write_to_file(rank: Option<usize>, line: &str) -> bool {
             Ok(file) => files.push((path.clone(), file)),
             Err(error) => {
                 static REPORTED: OnceLock<()> = OnceLock::new();
-                REPORTED.get_or_init(|| {
-                    let path = path.display();
-                    let _ = writeln!(std::io::stderr(), "weft: cannot write WEFT_DEBUG_FILE={path}: {error}");
-                });
+                let text = || format!("cannot write WEFT_DEBUG_FILE={}: {error}", path.display());
+                REPORTED.get_or_init(|| complain(&text()));
             }
         }
     }
     let file = files.iter_mut().find(|(open, _)| *open == path);
     // A full disk must not fail the job.
     file.is_some_and(|(_, file)| limits::append(file, line.as_bytes()).is_ok())
+}
+
+/// Writes a line in one system call, since the ranks of a host share standard error.
+fn complain(text: &str) {
+    let _ = std::io::stderr().write_all(format!("weft: {text}\n").as_bytes());
 }
 
 /// Opens a file to append to. Others may write to its folder, so symbolic links count only if this user or root made them

@@ -2,6 +2,7 @@
 //!
 //! The crate builds, and its tests pass, where no CUDA is installed: the [`driver`] and [`nvrtc`] are loaded at run time.
 
+mod addressed;
 mod arena;
 pub mod cache;
 mod call;
@@ -43,6 +44,7 @@ mod stand_in_tests;
 mod versions;
 mod window;
 
+pub use addressed::{AddressedCall, AddressedRank, device_of};
 pub use arena::adapted;
 pub use call::{Operation, in_one_buffer, is_for_gpus};
 pub use choose::{Choice, choose, choose_through_switch};

@@ -2,7 +2,6 @@
 
 #![allow(unsafe_code)] // Passes addresses of arrays.
 
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
@@ -11,23 +10,19 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use weftlink::bootstrap::Bootstrap;
-use weftlink::cuda::driver::{Driver, Stream};
-use weftlink::cuda::{self, Aborter, Arranged, Collectives, Lengths, Operation, arrange, devices};
+use weftlink::cuda::{self, Aborter, AddressedCall, AddressedRank, Arranged, Lengths, Operation, arrange};
 use weftlink::plan::Collective;
-use weftlink::{DataType, Error, RawBuffers, Reduction};
+use weftlink::{Error, RawBuffers, Reduction};
 
 use crate::array::Place;
 use crate::array::library::Library;
 use crate::error::{failed, raised};
 use crate::wait::interruptible;
 
-/// Calls that are remembered as prepared.
-const KNOWN_MAX: usize = 1024;
-
 /// The ranks of a communicator on GPUs, from the first call with an array there.
 #[derive(Clone, Default)]
 pub(crate) struct Gpus {
-    gpu: Arc<Mutex<Option<Gpu>>>,
+    gpu: Arc<Mutex<Option<AddressedRank>>>,
     /// Beside the lock, which a thread that loads a plan holds.
     aborter: Arc<Mutex<Option<Aborter>>>,
     is_closed: Arc<AtomicBool>,
@@ -36,23 +31,11 @@ pub(crate) struct Gpus {
     failed: Arc<Mutex<Option<String>>>,
 }
 
-struct Gpu {
-    /// The number of this rank's.
-    device: usize,
-    collectives: Collectives,
-    /// Unless a call has its own.
-    timeout: Duration,
-    /// Calls whose plans are loaded and compiled.
-    known: HashSet<Call>,
-}
-
-/// A call, except its addresses.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+/// A call of this rank, and where its blocks begin.
+#[derive(Clone)]
 struct Call {
-    collective: Collective,
-    data_type: DataType,
-    reduction: Reduction,
-    arranged: Arranged,
+    call: AddressedCall,
+    addresses: [u64; 2],
 }
 
 /// What a caller passes.
@@ -79,16 +62,15 @@ impl Gpus {
 
     /// Joins the ranks of a group. All ranks call it.
     pub(crate) fn join(&self, group: Bootstrap, device: usize, timeout: Duration) -> Result<(), cuda::Error> {
-        let mut collectives = Collectives::new(group, &device_numbered(device)?, timeout)?;
-        collectives.set_call_timeout(timeout);
+        let gpu = AddressedRank::new(group, device, timeout)?;
         {
             let mut aborter = lock(&self.aborter);
             if self.is_aborted.load(Ordering::Acquire) {
-                collectives.abort();
+                gpu.collectives().abort();
             }
-            *aborter = Some(collectives.aborter());
+            *aborter = Some(gpu.collectives().aborter());
         }
-        *lock(&self.gpu) = Some(Gpu { device, collectives, timeout, known: HashSet::new() });
+        *lock(&self.gpu) = Some(gpu);
         self.leave_if_closed();
         Ok(())
     }
@@ -108,7 +90,7 @@ impl Gpus {
         let known = lock(&self.failed).clone();
         let own = || {
             let gpu = self.gpu.try_lock().ok()?;
-            gpu.as_ref()?.collectives.failure()
+            gpu.as_ref()?.collectives().failure()
         };
         let failure = known.or_else(own).or_else(|| lock(&self.aborter).as_ref()?.failure());
         self.leave_if_closed();
@@ -138,17 +120,20 @@ impl Gpus {
     }
 
     /// Waits for the calls of this rank and keeps the error of one that failed.
-    fn finish(&self, gpu: Option<Gpu>) {
+    fn finish(&self, gpu: Option<AddressedRank>) {
         let Some(gpu) = gpu else { return };
-        let left = gpu.collectives.leave();
-        let failure = gpu.collectives.failure().or_else(|| left.err().map(|why| why.to_string()));
+        let left = gpu.collectives().leave();
+        let failure = gpu.collectives().failure().or_else(|| left.err().map(|why| why.to_string()));
         // The program may use its arrays for something else now.
-        gpu.collectives.await_ends();
+        gpu.collectives().await_ends();
         *lock(&self.failed) = failure;
     }
 
     /// Runs something on the joined rank, and leaves if the communicator was closed meanwhile.
-    fn with<T>(&self, work: impl FnOnce(&mut Gpu) -> Result<T, cuda::Error>) -> Result<T, cuda::Error> {
+    fn with<T>(
+        &self,
+        work: impl FnOnce(&mut AddressedRank) -> Result<T, cuda::Error>,
+    ) -> Result<T, cuda::Error> {
         let closed = || cuda::Error::Failed { why: "the communicator is closed".to_owned() };
         let done = lock(&self.gpu).as_mut().ok_or_else(closed).and_then(work);
         self.leave_if_closed();
@@ -167,17 +152,17 @@ impl Gpus {
         interrupted: impl FnOnce(),
     ) -> PyResult<()> {
         let raised = |error: cuda::Error| exception(py, &error);
-        let (arguments, call, is_known) = py
+        let (arguments, call, is_prepared) = py
             .detach(|| {
                 self.with(|gpu| {
-                    let call = gpu.checked(&arguments)?;
-                    let is_known = gpu.known.contains(&call);
-                    Ok((arguments, call, is_known))
+                    let call = Call::of(gpu, &arguments)?;
+                    let is_prepared = gpu.is_prepared(&call.call);
+                    Ok((arguments, call, is_prepared))
                 })
             })
             .map_err(raised)?;
-        let addresses = call.addresses(&arguments.buffers);
-        if !is_known {
+        let Call { call, addresses } = call;
+        if !is_prepared {
             let (gpus, wanted) = (self.clone(), call.clone());
             // The call itself is made by this thread, while its arrays are there.
             let timeout = arguments.timeout;
@@ -196,89 +181,39 @@ impl Gpus {
         let factor = factor.and_then(|factor| Operation::premultiplied_sum(&factor));
         let operation = factor.unwrap_or(call.reduction.into());
         // SAFETY: the caller's.
-        let enqueue = |gpu: &mut Gpu| unsafe { gpu.enqueue(&call, addresses, stream, timeout, operation) };
+        let enqueue =
+            |gpu: &mut AddressedRank| unsafe { gpu.enqueue(&call, addresses, stream, timeout, operation) };
         py.detach(|| self.with(enqueue)).map_err(raised)
     }
 }
 
 impl Call {
-    /// Where the blocks of input and output begin.
-    fn addresses(&self, buffers: &RawBuffers) -> [u64; 2] {
-        let (size, Arranged { input, output, .. }) = (self.data_type.bytes(), self.arranged);
-        let [first, last] = [buffers.input as u64, buffers.output as u64];
-        // A side that the rank does not use has no address of its own.
-        let at = |own: u64, other: u64, elements: usize| {
-            (if own == 0 { other } else { own }) + (elements * size) as u64
-        };
-        [at(first, last, input), at(last, first, output)]
-    }
-}
-
-impl Gpu {
-    /// The blocks of a call, or why it is refused.
-    fn checked(&self, arguments: &Arguments) -> Result<Call, cuda::Error> {
+    /// The blocks of a call of this rank, or why it is refused.
+    fn of(rank: &AddressedRank, arguments: &Arguments) -> Result<Call, cuda::Error> {
         let Arguments { collective, reduction, buffers, device, stream, .. } = arguments;
         let refused = |why: String| cuda::Error::Misuse { attempt: format!("enqueue {collective}"), why };
-        if self.device != *device {
-            let own = self.device;
+        if rank.device() != *device {
+            let own = rank.device();
             return Err(refused(format!("this rank is on GPU {own}, and the array on GPU {device}")));
         }
-        if self.collectives.shares_context() && *stream <= 1 {
-            return Err(refused(
-                "ranks that are threads of one process need a stream each, because a call waits for those of the others: with \
-                 torch.cuda.stream(torch.cuda.Stream())"
-                    .to_owned(),
-            ));
-        }
-        let (rank, ranks) = (self.collectives.rank() as u32, self.collectives.ranks());
         let lengths = match (buffers.input_length, buffers.output_length) {
             (_, output) if buffers.input == buffers.output.cast_const() => Lengths::InPlace(output),
             (input, _) if buffers.output.is_null() => Lengths::Input(input),
             (_, output) if buffers.input.is_null() => Lengths::InPlace(output),
             (input, output) => Lengths::Separate(input, output),
         };
-        let arranged = arrange(collective, rank, ranks, lengths).map_err(refused)?;
+        let (number, ranks) = (rank.collectives().rank() as u32, rank.collectives().ranks());
+        let Arranged { count, input, output } =
+            arrange(collective, number, ranks, lengths).map_err(refused)?;
         let (collective, reduction, data_type) = (collective.clone(), *reduction, buffers.data_type);
-        Ok(Call { collective, data_type, reduction, arranged })
-    }
-
-    /// Loads the plan of a call and compiles its kernel.
-    fn prepare(
-        &mut self,
-        call: Call,
-        addresses: [u64; 2],
-        timeout: Option<Duration>,
-    ) -> Result<(), cuda::Error> {
-        self.collectives.set_call_timeout(timeout.unwrap_or(self.timeout));
-        let Call { collective, data_type, reduction, arranged } = &call;
-        let plan = self.collectives.plan_of(collective, arranged.count, *data_type)?;
-        self.collectives.prepare_call(&plan, addresses, arranged.count, *data_type, *reduction)?;
-        if self.known.len() >= KNOWN_MAX {
-            // They are prepared again, which finds their plans and most programs.
-            self.known.clear();
-        }
-        self.known.insert(call);
-        Ok(())
-    }
-
-    /// # Safety
-    /// As for [`Gpus::call`].
-    unsafe fn enqueue(
-        &mut self,
-        call: &Call,
-        addresses: [u64; 2],
-        stream: u64,
-        timeout: Option<Duration>,
-        operation: Operation,
-    ) -> Result<(), cuda::Error> {
-        self.collectives.set_call_timeout(timeout.unwrap_or(self.timeout));
-        // SAFETY: the caller's.
-        let stream = unsafe { Stream::borrowed(self.collectives.context(), stream as *mut _) };
-        let Call { collective, data_type, arranged, .. } = call;
-        // SAFETY: `arrange` has checked the lengths; the rest is the caller's.
-        unsafe {
-            self.collectives.call(collective, &stream, addresses, arranged.count, *data_type, operation)
-        }
+        let call = AddressedCall { collective, count, data_type, reduction };
+        rank.check_stream(&call, *stream)?;
+        let [first, last] = [buffers.input as u64, buffers.output as u64];
+        // A side that the rank does not use has no address of its own.
+        let at = |own: u64, other: u64, elements: usize| {
+            (if own == 0 { other } else { own }) + (elements * data_type.bytes()) as u64
+        };
+        Ok(Call { call, addresses: [at(first, last, input), at(last, first, output)] })
     }
 }
 
@@ -290,22 +225,12 @@ pub(crate) fn exception(py: Python<'_>, error: &cuda::Error) -> PyErr {
     }
 }
 
-fn device_numbered(number: usize) -> Result<cuda::driver::Device, cuda::Error> {
-    let missing = |count: usize| cuda::Error::Misuse {
-        attempt: format!("use GPU {number}"),
-        why: format!("this process sees {count} GPUs"),
-    };
-    let mut all = devices()?;
-    if number < all.len() { Ok(all.swap_remove(number)) } else { Err(missing(all.len())) }
-}
-
 /// The number of the GPU that arrays lie on, or that of an address if they do not say.
 pub(crate) fn device_of(place: Place, address: *mut u8) -> Result<usize, cuda::Error> {
     if let Place::Gpu(Some(device)) = place {
         return Ok(device);
     }
-    let pointer = Driver::load()?.pointer(address as u64)?;
-    pointer.map(|pointer| pointer.device).ok_or_else(|| cuda::Error::Misuse {
+    cuda::device_of(address as u64)?.ok_or_else(|| cuda::Error::Misuse {
         attempt: format!("use the array at {address:p}"),
         why: "it is not in memory of a GPU".to_owned(),
     })

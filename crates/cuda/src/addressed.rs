@@ -1,0 +1,132 @@
+//! Calls on memory that is known by its address, and on streams of the program: what bindings to other languages make.
+
+// Enqueues calls with addresses and streams of the caller.
+#![allow(unsafe_code)]
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use weftlink_bootstrap::Bootstrap;
+use weftlink_plan::{Collective, DataType, Reduction};
+
+use crate::collectives::Collectives;
+use crate::driver::{DeviceAddress, Driver, Stream};
+use crate::rank::devices;
+use crate::{Error, Operation};
+
+/// Calls that are remembered as prepared.
+const PREPARED_MAX: usize = 1024;
+/// The handles of the default stream: null and 1.
+const DEFAULT_STREAMS_MAX: u64 = 1;
+
+/// A rank on a GPU that is known by its number.
+#[derive(Debug)]
+pub struct AddressedRank {
+    device: usize,
+    collectives: Collectives,
+    /// Of calls that have none of their own.
+    timeout: Duration,
+    /// Calls whose plans are loaded and compiled.
+    prepared: HashSet<AddressedCall>,
+}
+
+/// A call, except its addresses.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct AddressedCall {
+    /// What it computes.
+    pub collective: Collective,
+    /// The elements of a block.
+    pub count: usize,
+    /// Their type.
+    pub data_type: DataType,
+    /// How they are combined, if they are.
+    pub reduction: Reduction,
+}
+
+impl AddressedRank {
+    /// Joins the ranks of a group, on a GPU of this process. All ranks call it. They wait for each other that long, here and in calls.
+    pub fn new(group: Bootstrap, device: usize, timeout: Duration) -> Result<AddressedRank, Error> {
+        let mut all = devices()?;
+        if device >= all.len() {
+            let why = format!("this process sees {} GPUs", all.len());
+            return Err(Error::Misuse { attempt: format!("use GPU {device}"), why });
+        }
+        let mut collectives = Collectives::new(group, &all.swap_remove(device), timeout)?;
+        collectives.set_call_timeout(timeout);
+        Ok(AddressedRank { device, collectives, timeout, prepared: HashSet::new() })
+    }
+
+    /// The number of its GPU.
+    pub fn device(&self) -> usize {
+        self.device
+    }
+
+    /// Its communicator.
+    pub fn collectives(&self) -> &Collectives {
+        &self.collectives
+    }
+
+    /// Its communicator.
+    pub fn collectives_mut(&mut self) -> &mut Collectives {
+        &mut self.collectives
+    }
+
+    /// Refuses streams that the calls of other ranks would wait for.
+    pub fn check_stream(&self, call: &AddressedCall, stream: u64) -> Result<(), Error> {
+        if !self.collectives.shares_context() || stream > DEFAULT_STREAMS_MAX {
+            return Ok(());
+        }
+        let why = "ranks that are threads of one process need a stream each, because a call waits for those of the others; in \
+                   PyTorch: with torch.cuda.stream(torch.cuda.Stream())";
+        Err(Error::Misuse { attempt: format!("enqueue {}", call.collective), why: why.to_owned() })
+    }
+
+    /// Whether a call like this was prepared.
+    pub fn is_prepared(&self, call: &AddressedCall) -> bool {
+        self.prepared.contains(call)
+    }
+
+    /// Loads the plan of a call and compiles its kernel. Waits for the other ranks, which do so too.
+    pub fn prepare(
+        &mut self,
+        call: AddressedCall,
+        addresses: [DeviceAddress; 2],
+        timeout: Option<Duration>,
+    ) -> Result<(), Error> {
+        self.collectives.set_call_timeout(timeout.unwrap_or(self.timeout));
+        let AddressedCall { collective, count, data_type, reduction } = &call;
+        let plan = self.collectives.plan_of(collective, *count, *data_type)?;
+        self.collectives.prepare_call(&plan, addresses, *count, *data_type, *reduction)?;
+        if self.prepared.len() >= PREPARED_MAX {
+            // They are prepared again, which finds their plans and most programs.
+            self.prepared.clear();
+        }
+        self.prepared.insert(call);
+        Ok(())
+    }
+
+    /// Enqueues a call on a stream of the program. One that is not prepared is prepared first.
+    ///
+    /// # Safety
+    /// As for [`Communicator::run`](crate::Communicator::run). The stream is one of this rank's GPU.
+    pub unsafe fn enqueue(
+        &mut self,
+        call: &AddressedCall,
+        addresses: [DeviceAddress; 2],
+        stream: u64,
+        timeout: Option<Duration>,
+        operation: Operation,
+    ) -> Result<(), Error> {
+        self.collectives.set_call_timeout(timeout.unwrap_or(self.timeout));
+        // SAFETY: the caller's.
+        let stream = unsafe { Stream::borrowed(self.collectives.context(), stream as *mut _) };
+        let AddressedCall { collective, count, data_type, .. } = call;
+        // SAFETY: the caller's.
+        unsafe { self.collectives.call(collective, &stream, addresses, *count, *data_type, operation) }
+    }
+}
+
+/// The number of the GPU that has the memory at an address; nothing if it is not memory of a GPU.
+pub fn device_of(address: DeviceAddress) -> Result<Option<usize>, Error> {
+    Ok(Driver::load()?.pointer(address)?.map(|pointer| pointer.device))
+}

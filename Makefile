@@ -62,6 +62,11 @@ python: ## create the Python environment in .cache/python: Weft as pip installs 
 test-python: python ## test the Python package, the examples in its documentation and docs/python.md
 	.cache/python/bin/python -m unittest discover -s crates/python/tests
 
+.PHONY: capi
+capi: ## build libnccl.so.2 into target/release/ (docs/nccl.md)
+	cargo build --release --locked -p weftlink-nccl
+	ln -sf libnccl.so target/release/libnccl.so.2
+
 .PHONY: loom
 loom: ## check the lock-free code under every interleaving with up to three preemptions
 	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 \

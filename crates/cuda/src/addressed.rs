@@ -10,9 +10,9 @@ use weftlink_bootstrap::Bootstrap;
 use weftlink_plan::{Collective, DataType, Reduction};
 
 use crate::collectives::Collectives;
-use crate::driver::{DeviceAddress, Driver, Stream};
+use crate::driver::{Device, DeviceAddress, Driver, Stream};
 use crate::rank::devices;
-use crate::{Error, Operation};
+use crate::{Error, Memory, Operation};
 
 /// Calls that are remembered as prepared.
 const PREPARED_MAX: usize = 1024;
@@ -46,14 +46,24 @@ pub struct AddressedCall {
 impl AddressedRank {
     /// Joins the ranks of a group, on a GPU of this process. All ranks call it. They wait for each other that long, here and in calls.
     pub fn new(group: Bootstrap, device: usize, timeout: Duration) -> Result<AddressedRank, Error> {
-        let mut all = devices()?;
-        if device >= all.len() {
-            let why = format!("this process sees {} GPUs", all.len());
-            return Err(Error::Misuse { attempt: format!("use GPU {device}"), why });
-        }
-        let mut collectives = Collectives::new(group, &all.swap_remove(device), timeout)?;
+        let collectives = Collectives::new(group, &numbered(device)?, timeout)?;
+        Ok(AddressedRank::of(collectives, device, timeout))
+    }
+
+    /// The same, with the memory for what ranks send each other.
+    pub fn with_memory(
+        group: Bootstrap,
+        device: usize,
+        memory: Memory,
+        timeout: Duration,
+    ) -> Result<AddressedRank, Error> {
+        let collectives = Collectives::with_memory(group, &numbered(device)?, memory, timeout)?;
+        Ok(AddressedRank::of(collectives, device, timeout))
+    }
+
+    fn of(mut collectives: Collectives, device: usize, timeout: Duration) -> AddressedRank {
         collectives.set_call_timeout(timeout);
-        Ok(AddressedRank { device, collectives, timeout, prepared: HashSet::new() })
+        AddressedRank { device, collectives, timeout, prepared: HashSet::new() }
     }
 
     /// The number of its GPU.
@@ -124,6 +134,15 @@ impl AddressedRank {
         // SAFETY: the caller's.
         unsafe { self.collectives.call(collective, &stream, addresses, *count, *data_type, operation) }
     }
+}
+
+fn numbered(device: usize) -> Result<Device, Error> {
+    let mut all = devices()?;
+    if device < all.len() {
+        return Ok(all.swap_remove(device));
+    }
+    let why = format!("this process sees {} GPUs", all.len());
+    Err(Error::Misuse { attempt: format!("use GPU {device}"), why })
 }
 
 /// The number of the GPU that has the memory at an address; nothing if it is not memory of a GPU.

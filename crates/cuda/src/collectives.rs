@@ -11,7 +11,7 @@ use weftlink_plan::{Aliasing, Collective, DataType, Reduction, Verified};
 
 use crate::choose::{Choice, choose, choose_through_switch};
 use crate::driver::{Context, Device, DeviceAddress, Stream};
-use crate::{Aborter, Communicator, Error, Operation, PlanId};
+use crate::{Aborter, Communicator, Error, Memory, Operation, PlanId};
 
 /// A communicator that chooses plans.
 #[derive(Debug)]
@@ -44,6 +44,18 @@ impl Collectives {
     pub fn new(group: Bootstrap, device: &Device, timeout: Duration) -> Result<Collectives, Error> {
         let ranks = group.size() as u32;
         let communicator = Communicator::new(group, device, timeout)?;
+        Ok(Collectives { communicator, ranks, plans: HashMap::new() })
+    }
+
+    /// The same, with the memory for what ranks send each other; see [`Communicator::with_memory`].
+    pub fn with_memory(
+        group: Bootstrap,
+        device: &Device,
+        memory: Memory,
+        timeout: Duration,
+    ) -> Result<Collectives, Error> {
+        let ranks = group.size() as u32;
+        let communicator = Communicator::with_memory(group, device, memory, timeout)?;
         Ok(Collectives { communicator, ranks, plans: HashMap::new() })
     }
 
@@ -114,6 +126,11 @@ impl Collectives {
     /// Whether other ranks are in this process and on this GPU: then each needs streams of its own, because a call waits for theirs.
     pub fn shares_context(&self) -> bool {
         self.communicator.shares_context()
+    }
+
+    /// Whether all ranks are in this process.
+    pub fn is_in_one_process(&self) -> bool {
+        self.communicator.is_in_one_process()
     }
 
     /// Whether windows can be freed without a wait for all kernels of the context. Memory of windows on the host cannot, and kernels of other

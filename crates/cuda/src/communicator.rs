@@ -328,6 +328,11 @@ impl Communicator {
         self.shares_context
     }
 
+    /// Whether all ranks are in this process.
+    pub fn is_in_one_process(&self) -> bool {
+        self.in_process.iter().all(|here| *here)
+    }
+
     /// Waits for this rank's calls, signals and waits, and then says that it leaves: calls of other ranks that still wait for it fail. It makes no more calls.
     /// If other ranks are in this process and on this GPU, the program must have waited for its graphs with calls.
     pub fn leave(&self) -> Result<(), Error> {

@@ -48,7 +48,7 @@ const fn alike(knob: Knob) -> Knob {
 }
 
 /// Every setting there is.
-pub const KNOBS: [Knob; 21] = [
+pub const KNOBS: [Knob; 22] = [
     alike(knob(
         "WEFT_RENDEZVOUS",
         "host:port or host:port-port",
@@ -148,6 +148,12 @@ pub const KNOBS: [Knob; 21] = [
         "on",
         "ranks on GPUs access each other's memory where they can; off on one rank: data goes through host memory",
     ),
+    knob(
+        "WEFT_NCCL_VERSION",
+        "a number: 22809 is 2.28.9",
+        "23007",
+        "version that libnccl.so.2 of Weft reports",
+    ),
 ];
 
 /// Variables of this project's own tests, not misspelt settings.
@@ -201,6 +207,8 @@ pub struct Knobs {
     pub cache: Option<PathBuf>,
     /// `WEFT_P2P`.
     pub peer_access: bool,
+    /// `WEFT_NCCL_VERSION`.
+    pub nccl_version: u32,
     /// The variables that are set, with secrets hidden.
     given: Vec<(&'static str, String)>,
 }
@@ -276,6 +284,9 @@ impl Knobs {
             metrics: reader.text("WEFT_METRICS", parse::file)?,
             cache: reader.path("WEFT_CACHE"),
             peer_access: reader.text("WEFT_P2P", parse::switch)?.unwrap_or(true),
+            nccl_version: reader
+                .text("WEFT_NCCL_VERSION", |text| parse::number(text, 20_000, 99_999))?
+                .unwrap_or(23_007),
             given: std::mem::take(&mut reader.given),
         })
     }

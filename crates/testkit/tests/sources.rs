@@ -33,6 +33,8 @@ const ATOMICS: &[(&str, &str)] = &[
     ("cli/src/limits.rs", "a flag that a signal handler sets"),
     ("cli/src/run/signals.rs", "set by signal handlers"),
     ("cli/src/sim/accuracy.rs", "hands rows to threads; relaxed"),
+    ("nccl/src/comm.rs", "counts unfinished calls; whether it is revoked"),
+    ("nccl/src/host.rs", "counts unfinished messages"),
     ("python/src/communicator.rs", "counts pending calls; relaxed"),
     ("python/src/torch/group.rs", "numbers calls; relaxed"),
     ("python/src/torch/lanes.rs", "counts the remaining parts of a call; their results are under a mutex"),

@@ -164,6 +164,12 @@ impl Background {
         self.inner().abort(reason);
     }
 
+    /// Why calls fail from now on, if they do: a call failed, or a rank died or aborted the communicator while this one was in no call.
+    /// Does not wait for a call.
+    pub fn failure(&self) -> Option<Error> {
+        self.inner().failure()
+    }
+
     /// Waits for all submitted calls, and returns the communicator. There must be no other clone.
     pub fn close(self) -> Result<Communicator, Error> {
         self.inner().check_not_in_call()?;

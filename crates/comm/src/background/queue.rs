@@ -145,6 +145,14 @@ impl Inner {
         self.changed.notify_one();
     }
 
+    /// Why calls fail from now on, if they do.
+    pub(super) fn failure(&self) -> Option<Error> {
+        self.check_process().err().or_else(|| {
+            let recorded = self.queue().refusal();
+            recorded.or_else(|| lock(&self.abort_handle).as_ref()?.failure().as_ref().map(Error::again))
+        })
+    }
+
     pub(super) fn abort(&self, reason: &str) {
         self.abort_with(Reason::Ended, &format!("aborted: {reason}"));
     }

@@ -43,6 +43,16 @@ impl AbortHandle {
         let error = BootstrapError::GaveUp { rank: rank as usize, cause: what.to_owned(), blamed };
         (self.report)(Event::Failed { rank, reason: reason.code().get(), culprit: rank, error });
     }
+
+    /// Why the communicator is aborted, if it is: for threads that are in no call.
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        let AbortCode { rank, reason } = self.waiter.aborted()?;
+        let (kind, why) = match reason == Reason::Died.code() {
+            true => (BlameKind::Died, format!("rank {rank} died")),
+            false => (BlameKind::Aborted, format!("rank {rank} aborted it ({})", Reason::name(reason))),
+        };
+        Some(Failure { why, blamed: vec![Blame::new(rank, kind)], aborted_by: None })
+    }
 }
 
 impl Communicator {

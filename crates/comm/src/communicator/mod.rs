@@ -207,6 +207,11 @@ impl Communicator {
         Ok(self.engines[self.index(plan)?].cut(count, element_bytes))
     }
 
+    /// Whether its ranks are on several hosts.
+    pub fn spans_hosts(&self) -> bool {
+        self.spans_hosts
+    }
+
     /// Whether the kernel reads peers' ordinary memory where that is faster.
     pub fn reads_peers(&self) -> bool {
         self.readable

@@ -68,6 +68,15 @@ impl Driver {
         (0..count.min(DEVICES_MAX)).map(|ordinal| self.device(ordinal)).collect()
     }
 
+    /// The number of the GPU that is current on this thread, if one is.
+    pub fn current_device(self) -> Option<usize> {
+        let mut handle: CUdevice = 0;
+        // SAFETY: the address is of a handle.
+        let code = unsafe { (self.cu().cuCtxGetDevice)(&raw mut handle) };
+        let found = self.devices().ok().filter(|_| code == 0)?;
+        found.iter().position(|device| device.handle == handle)
+    }
+
     fn device(self, ordinal: c_int) -> Result<Device, Error> {
         use CUdevice_attribute as Attribute;
         let cu = self.cu();

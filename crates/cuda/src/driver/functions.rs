@@ -56,6 +56,7 @@ functions! { compared
         cuDevicePrimaryCtxRetain(*mut CUcontext, CUdevice);
         cuDevicePrimaryCtxRelease_v2(CUdevice);
         cuCtxGetCurrent(*mut CUcontext);
+        cuCtxGetDevice(*mut CUdevice);
         cuCtxSetCurrent(CUcontext);
         cuCtxPushCurrent_v2(CUcontext);
         cuCtxPopCurrent_v2(*mut CUcontext);

@@ -51,6 +51,8 @@ use crate::error::{self, Error};
 use functions::{Code, Functions, MulticastFunctions, OtherFunctions};
 
 const SUCCESS: Code = 0;
+/// Of `dlopen`.
+const RTLD_NOLOAD: c_int = 4;
 /// The process is exiting, and the driver has released everything already.
 const DEINITIALIZED: Code = 4;
 /// The process was forked, and what it drops belongs to another.
@@ -89,6 +91,13 @@ impl Driver {
         // SAFETY: the flags must be 0. Later calls return at once.
         driver.check(unsafe { (driver.cu().cuInit)(0) }, || "initialise CUDA".to_owned())?;
         Ok(driver)
+    }
+
+    /// The driver, if the program has loaded it. Loads nothing.
+    pub fn if_loaded() -> Option<Driver> {
+        // SAFETY: nothing is loaded.
+        let loaded = unsafe { unix::Library::open(Some("libcuda.so.1"), RTLD_NOLOAD | unix::RTLD_NOW) };
+        loaded.ok().and_then(|_| Driver::load().ok())
     }
 
     /// The version of CUDA that the driver supports: 13000 for 13.0.

@@ -77,6 +77,7 @@ int cuDeviceCanAccessPeer(int* can, int, int) { return *can = 0, 0; }
 int cuDeviceGetP2PAttribute(int* value, int, int, int) { return *value = 0, 0; }
 int cuDevicePrimaryCtxRetain(void** context, int) { return *context = (void*)1, (int)lost; }
 int cuDevicePrimaryCtxRelease_v2(int) { return lost; }
+int cuCtxGetDevice(int* device) { return *device = 0, 0; }
 int cuCtxGetCurrent(void** context) { return *context = depth > 0 ? stack[depth - 1] : nullptr, 0; }
 int cuCtxSetCurrent(void* context) { return depth = depth > 0 ? depth : 1, stack[depth - 1] = context, 0; }
 int cuCtxPushCurrent_v2(void* context) { return stack[depth++] = context, 0; }

@@ -1,0 +1,333 @@
+//! Communicators.
+//!
+//! A communicator is *starting* while its ranks meet, then *open*, and *failed* or *closed* at the end. Functions that need it open wait while it
+//! starts if it is blocking, and say `ncclInProgress` otherwise.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use weftlink::bootstrap::Bootstrap;
+use weftlink::cuda::{Aborter, AddressedRank, Memory};
+use weftlink::{Background, Communicator, Endpoint, Reduction};
+
+use crate::abi::ResultCode;
+use crate::config::Config;
+use crate::failure::Failure;
+use crate::lock::lock;
+use crate::log;
+use crate::operations::Factors;
+use crate::settings::knobs;
+
+/// A communicator, as a pointer of the program means it.
+pub(crate) struct Comm {
+    pub(crate) config: Config,
+    /// The GPU that was current where it was made.
+    pub(crate) device: Option<usize>,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Work that functions have started and not waited for.
+    unfinished: AtomicUsize,
+    is_revoked: AtomicBool,
+    pub(crate) factors: Factors,
+    /// The buffers that the program has registered.
+    pub(crate) registrations: Handles,
+    /// Its windows.
+    pub(crate) windows: Handles,
+}
+
+/// Addresses that the program has registered, by handles that are used once.
+#[derive(Default)]
+pub(crate) struct Handles {
+    made: Mutex<(usize, HashMap<usize, usize>)>,
+}
+
+impl Handles {
+    pub(crate) fn add(&self, address: usize) -> usize {
+        let (last, made) = &mut *lock(&self.made);
+        *last += 1;
+        made.insert(*last, address);
+        *last
+    }
+
+    pub(crate) fn get(&self, handle: usize) -> Option<usize> {
+        lock(&self.made).1.get(&handle).copied()
+    }
+
+    pub(crate) fn remove(&self, handle: usize) -> Option<usize> {
+        lock(&self.made).1.remove(&handle)
+    }
+}
+
+enum State {
+    Starting,
+    Open(Arc<Open>),
+    Failed(Failure),
+    /// Finalized, and not yet destroyed.
+    Closed,
+}
+
+/// A communicator whose ranks have met.
+pub(crate) struct Open {
+    pub(crate) rank: usize,
+    pub(crate) size: usize,
+    pub(crate) spans_hosts: bool,
+    /// How long calls wait for other ranks.
+    pub(crate) timeout: Duration,
+    /// Of calls on host memory. Taken out when it is closed or shrunk.
+    background: Mutex<Option<Background>>,
+    /// Of messages on host memory.
+    pub(crate) endpoint: Endpoint,
+    /// The rank on a GPU: from the start if all ranks have one, otherwise from the first call on memory of a GPU.
+    pub(crate) gpu: Mutex<Option<AddressedRank>>,
+    aborter: Mutex<Option<Aborter>>,
+    /// The first error of a call that ended the communicator.
+    failed: Mutex<Option<Failure>>,
+}
+
+impl Comm {
+    /// A communicator whose ranks have not met yet.
+    pub(crate) fn starting(config: Config, device: Option<usize>) -> Arc<Comm> {
+        Arc::new(Comm {
+            config,
+            device,
+            state: Mutex::new(State::Starting),
+            changed: Condvar::new(),
+            unfinished: AtomicUsize::new(0),
+            is_revoked: AtomicBool::new(false),
+            factors: Factors::default(),
+            registrations: Handles::default(),
+            windows: Handles::default(),
+        })
+    }
+
+    /// The ranks have met, or not.
+    pub(crate) fn started(&self, ended: Result<Option<Open>, Failure>) -> Result<(), Failure> {
+        let result = ended.as_ref().map(|_| ()).map_err(Clone::clone);
+        let mut state = self.state();
+        // It may have been aborted meanwhile.
+        if let State::Starting = *state {
+            *state = match ended {
+                Ok(Some(open)) => State::Open(Arc::new(open)),
+                Ok(None) => State::Closed,
+                Err(failure) => State::Failed(failure),
+            };
+        }
+        drop(state);
+        self.changed.notify_all();
+        result
+    }
+
+    /// The open communicator. Waits until it has started, or says that it has not.
+    pub(crate) fn open(&self) -> Result<Arc<Open>, Failure> {
+        let mut state = self.state();
+        loop {
+            match &*state {
+                State::Open(open) => return Ok(Arc::clone(open)),
+                State::Failed(failure) => return Err(failure.clone()),
+                State::Closed => return Err(Failure::usage("the communicator is finalized")),
+                State::Starting if !self.config.blocking => return Err(Failure::in_progress()),
+                State::Starting => {
+                    state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        }
+    }
+
+    /// What `ncclCommGetAsyncError` says.
+    pub(crate) fn status(&self) -> ResultCode {
+        let open = match &*self.state() {
+            State::Starting => return ResultCode::InProgress,
+            State::Failed(failure) => return failure.code,
+            State::Closed => None,
+            State::Open(open) => Some(Arc::clone(open)),
+        };
+        match open.filter(|_| !self.is_revoked.load(Ordering::Acquire)).and_then(|open| open.failure()) {
+            Some(failure) => failure.code,
+            None if self.unfinished.load(Ordering::Acquire) > 0 => ResultCode::InProgress,
+            None => ResultCode::Success,
+        }
+    }
+
+    /// The sentence of its error, if it has one.
+    pub(crate) fn error_text(&self) -> Option<String> {
+        let open = match &*self.state() {
+            State::Failed(failure) => return Some(failure.text.clone()),
+            State::Open(open) => Arc::clone(open),
+            State::Starting | State::Closed => return None,
+        };
+        open.failure().map(|failure| failure.text)
+    }
+
+    /// Counts work that runs behind the program's back.
+    pub(crate) fn begin(&self) {
+        self.unfinished.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// It is done.
+    pub(crate) fn end(&self, ended: Result<(), Failure>) {
+        if let (Err(failure), State::Open(open)) = (ended, &*self.state()) {
+            open.record(&failure);
+        }
+        self.unfinished.fetch_sub(1, Ordering::AcqRel);
+        self.changed.notify_all();
+    }
+
+    /// Waits for work that runs behind the program's back.
+    pub(crate) fn settle(&self) {
+        let mut state = self.state();
+        while self.unfinished.load(Ordering::Acquire) > 0 {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Ends all calls, of the other ranks too, and refuses later ones with this error.
+    pub(crate) fn abort(&self, failure: Failure) {
+        let open = match std::mem::replace(&mut *self.state(), State::Failed(failure.clone())) {
+            State::Open(open) => Some(open),
+            _ => None,
+        };
+        self.changed.notify_all();
+        if let Some(open) = open {
+            open.abort(&failure.text);
+        }
+    }
+
+    /// Ends all calls, of the other ranks too, and refuses later ones. It can be shrunk.
+    pub(crate) fn revoke(&self, failure: Failure) -> Result<(), Failure> {
+        let open = self.open()?;
+        self.is_revoked.store(true, Ordering::Release);
+        open.record(&failure);
+        open.abort(&failure.text);
+        Ok(())
+    }
+
+    /// Takes the communicator out: no function uses it any more.
+    pub(crate) fn close(&self) -> Option<Arc<Open>> {
+        match std::mem::replace(&mut *self.state(), State::Closed) {
+            State::Open(open) => Some(open),
+            _ => None,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+impl Open {
+    /// Opens what a communicator needs. All ranks call it.
+    pub(crate) fn new(mut comm: Communicator, device: Option<usize>) -> Result<Open, Failure> {
+        let (rank, size) = (comm.rank(), comm.size());
+        let endpoint = comm.endpoint()?;
+        let mut have_gpu = [u32::from(device.is_some())];
+        comm.all_reduce(&mut have_gpu, Reduction::Minimum)?;
+        let spans_hosts = comm.spans_hosts();
+        let joined = match device {
+            Some(device) if have_gpu == [1] && !spans_hosts => Some((comm.duplicate_group()?, device)),
+            _ => None,
+        };
+        let timeout = comm.options().deadline;
+        let open = Open {
+            rank,
+            size,
+            spans_hosts,
+            timeout,
+            background: Mutex::new(Some(comm.into_background()?)),
+            endpoint,
+            gpu: Mutex::new(None),
+            aborter: Mutex::new(None),
+            failed: Mutex::new(None),
+        };
+        if let Some((group, device)) = joined {
+            *lock(&open.gpu) = Some(open.joined(group, device, timeout)?);
+        }
+        Ok(open)
+    }
+
+    /// Joins the ranks on GPUs. All ranks call it.
+    pub(crate) fn joined(
+        &self,
+        group: Bootstrap,
+        device: usize,
+        timeout: Duration,
+    ) -> Result<AddressedRank, Failure> {
+        let settings = knobs().map_err(|error| Failure::argument(error.to_string()))?;
+        let memory = if settings.peer_access { Memory::Device } else { Memory::Host };
+        let rank = AddressedRank::with_memory(group, device, memory, timeout)?;
+        *lock(&self.aborter) = Some(rank.collectives().aborter());
+        let shared =
+            if rank.collectives().shares_context() { ", which other ranks of the process share" } else { "" };
+        log::info(Some(device), &format!("rank {} of {} is on GPU {device}{shared}", self.rank, self.size));
+        Ok(rank)
+    }
+
+    /// What runs calls on host memory.
+    pub(crate) fn background(&self) -> Result<Background, Failure> {
+        let closed = || Failure::usage("the communicator is closed");
+        lock(&self.background).clone().ok_or_else(closed)
+    }
+
+    /// The communicator itself, for good, once no other thread is in a call of it.
+    pub(crate) fn take(&self) -> Result<Communicator, Failure> {
+        drop(lock(&self.gpu).take());
+        let closed = || Failure::usage("the communicator is closed");
+        let background = lock(&self.background).take().ok_or_else(closed)?;
+        Ok(background.close()?)
+    }
+
+    /// Why calls fail from now on, if they do. Waits for no call.
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        if let Some(failure) = lock(&self.failed).clone() {
+            return Some(failure);
+        }
+        let on_host = lock(&self.background).as_ref().and_then(Background::failure).map(Failure::from);
+        // A thread that loads a plan has the rank.
+        let on_gpu = || match self.gpu.try_lock() {
+            Ok(gpu) => gpu.as_ref()?.collectives().check().err().map(Failure::from),
+            Err(_) => {
+                let text = lock(&self.aborter).as_ref()?.failure()?;
+                Some(Failure { code: ResultCode::RemoteError, text })
+            }
+        };
+        let failure = on_host.or_else(on_gpu)?;
+        self.record(&failure);
+        Some(failure)
+    }
+
+    /// Remembers an error that ended the communicator. Wrong arguments do not.
+    pub(crate) fn record(&self, failure: &Failure) {
+        use ResultCode::{InProgress, InvalidArgument};
+        if ![InvalidArgument, InProgress].contains(&failure.code) {
+            lock(&self.failed).get_or_insert_with(|| failure.clone());
+        }
+    }
+
+    /// Ends all calls, of the other ranks too.
+    pub(crate) fn abort(&self, why: &str) {
+        if let Some(background) = &*lock(&self.background) {
+            background.abort(why);
+        }
+        if let Some(aborter) = &*lock(&self.aborter) {
+            aborter.abort();
+        }
+    }
+
+    /// Waits for this rank's calls, and leaves.
+    pub(crate) fn leave(&self) -> Result<(), Failure> {
+        let gpu = lock(&self.gpu).take();
+        let left = gpu.as_ref().map_or(Ok(()), |gpu| {
+            let left = gpu.collectives().leave();
+            gpu.collectives().await_ends();
+            left
+        });
+        drop(gpu);
+        self.endpoint.flush(FLUSH);
+        drop(lock(&self.background).take());
+        Ok(left?)
+    }
+}
+
+/// How long a rank that leaves waits for the messages that it has sent.
+const FLUSH: Duration = Duration::from_secs(1);

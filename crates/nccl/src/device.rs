@@ -1,0 +1,208 @@
+//! Calls on memory of a GPU: enqueued on the program's stream. Between hosts, and for messages, data is staged through host memory, and the
+//! function returns when it is done.
+
+// Passes addresses and streams of the program on.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use weftlink::Reduction;
+use weftlink::cuda::driver::{Capture, Context, Stream};
+use weftlink::cuda::{self, AddressedCall, AddressedRank, device_of};
+use weftlink::plan::Collective;
+
+use crate::comm::{Comm, Open};
+use crate::failure::Failure;
+use crate::gpu::context;
+use crate::host;
+use crate::lock::lock;
+use crate::operations::Operation;
+use crate::work::{What, Work};
+
+/// Enqueues calls in their order, then runs all messages at once.
+pub(crate) fn run(comm: &Comm, open: &Open, works: &[Work]) -> Result<(), Failure> {
+    let Some(first) = works.first() else { return Ok(()) };
+    let (collectives, messages): (Vec<_>, Vec<_>) =
+        works.iter().cloned().partition(|work| matches!(work.what, What::Collective { .. }));
+    if open.spans_hosts {
+        return staged(open, &collectives).and_then(|()| staged(open, &messages));
+    }
+    if !collectives.is_empty() {
+        join(comm, open, first)?;
+        let mut gpu = lock(&open.gpu);
+        let gpu = gpu.as_mut().ok_or_else(|| Failure::usage("the communicator is closed"))?;
+        collectives.iter().try_for_each(|work| enqueue(gpu, work))?;
+    }
+    staged(open, &messages)
+}
+
+/// Joins the ranks on GPUs in the first call on memory of one, unless they have joined at the start.
+fn join(comm: &Comm, open: &Open, work: &Work) -> Result<(), Failure> {
+    if lock(&open.gpu).is_some() {
+        return Ok(());
+    }
+    let device = match comm.device {
+        Some(device) => device,
+        None => device_of(address_of(work))?.unwrap_or(0),
+    };
+    let group = open.background()?.with(weftlink::Communicator::duplicate_group)?;
+    let joined = open.joined(group, device, open.timeout)?;
+    *lock(&open.gpu) = Some(joined);
+    Ok(())
+}
+
+fn address_of(work: &Work) -> u64 {
+    match work.what {
+        What::Collective { input, output, .. } => {
+            if input == 0 {
+                output
+            } else {
+                input
+            }
+        }
+        What::Send { from, .. } => from,
+        What::Receive { into, .. } => into,
+    }
+}
+
+fn enqueue(gpu: &mut AddressedRank, work: &Work) -> Result<(), Failure> {
+    let What::Collective { collective, input, output, operation } = &work.what else { return Ok(()) };
+    let call = call_of(work, collective, operation.as_ref());
+    gpu.check_stream(&call, work.stream)?;
+    let operation = match operation {
+        None => Reduction::Sum.into(),
+        Some(Operation::Named(reduction)) => (*reduction).into(),
+        Some(Operation::Scaled(factor)) => {
+            let bytes = factor.bytes()?;
+            let long = || Failure::argument("the factor is longer than 8 bytes");
+            cuda::Operation::premultiplied_sum(&bytes).ok_or_else(long)?
+        }
+    };
+    // A side that the rank does not use has no address of its own.
+    let either = |one: u64, other: u64| if one == 0 { other } else { one };
+    let addresses = [either(*input, *output), either(*output, *input)];
+    if !gpu.is_prepared(&call) {
+        gpu.prepare(call.clone(), addresses, None)?;
+    }
+    // SAFETY: the program keeps the buffers until the call has ended on its stream, as it must with NCCL.
+    Ok(unsafe { gpu.enqueue(&call, addresses, work.stream, None, operation) }?)
+}
+
+fn call_of(work: &Work, collective: &Collective, operation: Option<&Operation>) -> AddressedCall {
+    let reduction = match operation {
+        None => Reduction::Sum,
+        Some(Operation::Named(reduction)) => *reduction,
+        Some(Operation::Scaled(_)) => Reduction::PremultipliedSum,
+    };
+    AddressedCall { collective: collective.clone(), count: work.count, data_type: work.data_type, reduction }
+}
+
+/// Whether the calls of several communicators can be enqueued one after the other: none of them waits for another rank, which this thread may
+/// be, too.
+pub(crate) fn are_ready(by_comm: &[(Arc<Comm>, Vec<Work>)]) -> bool {
+    by_comm.iter().all(|(comm, works)| {
+        let Ok(open) = comm.open() else { return false };
+        let gpu = lock(&open.gpu);
+        let Some(gpu) = &*gpu else { return false };
+        gpu.collectives().is_in_one_process()
+            && works.iter().all(|work| match &work.what {
+                What::Collective { collective, operation, .. } => {
+                    work.is_on_gpu() && gpu.is_prepared(&call_of(work, collective, operation.as_ref()))
+                }
+                _ => false,
+            })
+    })
+}
+
+/// Copies inputs to the host, makes the calls there, and copies outputs back. Waits for the stream before, and for the calls.
+fn staged(open: &Open, works: &[Work]) -> Result<(), Failure> {
+    let mut copies = Vec::new();
+    for work in works {
+        copies.push(Copy::of(open, work)?);
+    }
+    let on_host: Vec<Work> =
+        std::iter::zip(works, &mut copies).map(|(work, copy)| copy.in_place_of(work)).collect();
+    host::run(open, &on_host)?;
+    copies.iter().try_for_each(Copy::back)
+}
+
+/// Host memory in place of a call's buffers.
+struct Copy {
+    context: Context,
+    stream: u64,
+    input: (u64, Vec<u8>),
+    output: (u64, Vec<u8>),
+}
+
+impl Copy {
+    fn of(open: &Open, work: &Work) -> Result<Copy, Failure> {
+        let device = device_of(address_of(work))?.unwrap_or(0);
+        let context = context(device)?;
+        let (rank, size) = (open.rank as u32, open.size as u32);
+        let bytes = work.bytes();
+        let (input, output) = match &work.what {
+            What::Collective { collective, input, output, .. } => {
+                let [gives, gets] = [collective.gives(rank, size), collective.gets(rank, size)];
+                ((*input, gives as usize * bytes), (*output, gets as usize * bytes))
+            }
+            What::Send { from, .. } => ((*from, bytes), (0, 0)),
+            What::Receive { into, .. } => ((0, 0), (*into, bytes)),
+        };
+        let mut copy = Copy {
+            context,
+            stream: work.stream,
+            input: (input.0, vec![0; input.1]),
+            output: (output.0, vec![0; output.1]),
+        };
+        copy.fetch()?;
+        Ok(copy)
+    }
+
+    fn stream(&self) -> Result<Stream, Failure> {
+        // SAFETY: the program's stream, of this GPU.
+        let stream = unsafe { Stream::borrowed(&self.context, self.stream as *mut _) };
+        match stream.capture()? {
+            Capture::None => Ok(stream),
+            _ => Err(Failure::usage(
+                "messages, and calls between hosts, go through host memory and cannot be captured in a graph",
+            )),
+        }
+    }
+
+    fn fetch(&mut self) -> Result<(), Failure> {
+        let stream = self.stream()?;
+        let (address, bytes) = &mut self.input;
+        if !bytes.is_empty() {
+            // SAFETY: the program's buffer has these bytes, and the stream is waited for.
+            unsafe { stream.copy_to_host(bytes.as_mut_ptr().cast(), *address, bytes.len()) }?;
+        }
+        Ok(stream.synchronize()?)
+    }
+
+    /// The same call on host memory.
+    fn in_place_of(&mut self, work: &Work) -> Work {
+        let [input, output] = [&mut self.input.1, &mut self.output.1].map(|bytes| bytes.as_mut_ptr() as u64);
+        let what = match &work.what {
+            What::Collective { collective, operation, .. } => What::Collective {
+                collective: collective.clone(),
+                input,
+                output,
+                operation: operation.clone(),
+            },
+            What::Send { to, .. } => What::Send { to: *to, from: input },
+            What::Receive { from, .. } => What::Receive { from: *from, into: output },
+        };
+        Work { what, on_gpu: false, ..work.clone() }
+    }
+
+    fn back(&self) -> Result<(), Failure> {
+        let (address, bytes) = &self.output;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let stream = self.stream()?;
+        // SAFETY: the program's buffer has these bytes, and the stream is waited for.
+        unsafe { stream.copy_from_host(*address, bytes.as_ptr().cast(), bytes.len()) }?;
+        Ok(stream.synchronize()?)
+    }
+}

@@ -1,0 +1,116 @@
+//! Programs in C that were written for NCCL, on host memory.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A folder of the test's own, with the library under the name by which programs look for it.
+fn with_library(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("nccl-{name}"));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    let built = std::env::current_exe().unwrap().parent().unwrap().join("libnccl.so");
+    std::os::unix::fs::symlink(&built, folder.join("libnccl.so.2")).unwrap();
+    folder
+}
+
+fn compile(folder: &Path, program: &str) -> PathBuf {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let made = folder.join(program);
+    let compiled = Command::new("cc")
+        .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
+        .arg(&made)
+        .arg(tests.join(format!("{program}.c")))
+        .arg(folder.join("libnccl.so.2"))
+        .arg(format!("-Wl,-rpath,{}", folder.display()))
+        .output()
+        .unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    made
+}
+
+/// Runs a program without inherited settings, on the loopback interface.
+fn run(program: &Path, arguments: &str, settings: &[(&str, &str)]) -> String {
+    let done = Command::new(program)
+        .args(arguments.split(' '))
+        .env_clear()
+        .env("NCCL_SOCKET_IFNAME", "lo")
+        .env("WEFT_DEADLINE", "60s")
+        .envs(settings.iter().copied())
+        .output()
+        .unwrap();
+    let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert!(done.status.success() && out.ends_with("ok\n"), "{arguments}: {:?}\n{out}\n{err}", done.status);
+    out.into_owned()
+}
+
+fn program(test: &str, name: &str, arguments: &[&str]) {
+    let folder = with_library(test);
+    let program = compile(&folder, name);
+    for arguments in arguments {
+        run(&program, arguments, &[]);
+    }
+}
+
+#[test]
+fn collectives_of_threads() {
+    program("collectives-threads", "collectives", &["threads 1", "threads 2", "threads 3"]);
+}
+
+#[test]
+fn collectives_of_processes() {
+    program("collectives-processes", "collectives", &["processes 2", "processes 4"]);
+}
+
+#[test]
+fn groups_of_threads_and_processes() {
+    program("messages", "groups", &["messages threads 3", "messages processes 4"]);
+}
+
+#[test]
+fn communicators_made_from_others() {
+    program("families", "groups", &["families threads 4", "families processes 3"]);
+}
+
+#[test]
+fn functions_that_do_not_block() {
+    program("without-blocking", "groups", &["without_blocking threads 2", "without_blocking processes 3"]);
+}
+
+#[test]
+fn registered_memory_and_windows() {
+    program("registered", "groups", &["registered threads 2", "registered processes 2"]);
+}
+
+#[test]
+fn one_thread_makes_the_calls_of_all_ranks() {
+    program("all", "groups", &["all x 1", "all x 2", "all x 5"]);
+}
+
+#[test]
+fn ranks_that_end() {
+    program("faults", "faults", &["killed 3", "aborted 3", "revoked 2", "different 2"]);
+}
+
+#[test]
+fn wrong_arguments_and_settings() {
+    let folder = with_library("wrong");
+    let program = compile(&folder, "faults");
+    run(&program, "wrong 1", &[]);
+    run(&program, "wrong 1", &[("WEFT_NCCL_VERSION", "22809")]);
+}
+
+#[test]
+fn the_log_is_that_of_nccl() {
+    let folder = with_library("log");
+    let program = compile(&folder, "collectives");
+    let settings = [("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "COLL"), ("NCCL_IB_HCA", "mlx5_0")];
+    let out = run(&program, "threads 2", &settings);
+    let has = |words: &str| assert!(out.lines().any(|line| line.contains(words)), "no {words:?} in\n{out}");
+    has("NCCL version 2.30.7+weft");
+    has(" [-] NCCL INFO rank 1 nranks 2 via shared memory - Init COMPLETE");
+    has("NCCL INFO NCCL_IB_HCA is set, and means nothing here");
+    has("NCCL INFO AllReduce: sendbuff 0x");
+    assert_eq!(out.matches("NCCL_IB_HCA is set").count(), 1, "once");
+}

@@ -1,0 +1,91 @@
+/* Ranks of a test program: threads or processes. */
+#pragma once
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "nccl.h"
+
+#define CHECK(call)                                                                                                              \
+    do {                                                                                                                         \
+        ncclResult_t result_ = (call);                                                                                           \
+        if (result_ != ncclSuccess) {                                                                                            \
+            fprintf(stderr, "%s:%d: %s: %d, %s: %s\n", __FILE__, __LINE__, #call, result_, ncclGetErrorString(result_), ncclGetLastError(NULL)); \
+            exit(1);                                                                                                             \
+        }                                                                                                                        \
+    } while (0)
+#define MUST(what)                                                              \
+    do {                                                                        \
+        if (!(what)) {                                                          \
+            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #what);  \
+            exit(1);                                                            \
+        }                                                                       \
+    } while (0)
+/* A call that must fail, with this result and these words in its sentence. */
+#define FAILS(call, with, words)                                                                              \
+    do {                                                                                                      \
+        ncclResult_t result_ = (call);                                                                        \
+        const char* why_ = ncclGetLastError(NULL);                                                            \
+        if (result_ != (with) || strstr(why_, words) == NULL) {                                               \
+            fprintf(stderr, "%s:%d: %s: %d: %s\n", __FILE__, __LINE__, #call, result_, why_);                 \
+            exit(1);                                                                                          \
+        }                                                                                                     \
+    } while (0)
+
+typedef struct { int rank, size; ncclUniqueId id; ncclComm_t comm; } Rank;
+typedef void (*Work)(Rank*);
+
+static inline void joined(Rank* rank) { CHECK(ncclCommInitRank(&rank->comm, rank->size, rank->id, rank->rank)); }
+
+typedef struct { Rank rank; Work work; } Started;
+
+static inline void* on_thread(void* started) {
+    ((Started*)started)->work(&((Started*)started)->rank);
+    return NULL;
+}
+
+/* Runs work on threads of this process. */
+static inline void threads(int size, Work work) {
+    ncclUniqueId id;
+    CHECK(ncclGetUniqueId(&id));
+    Started all[64];
+    pthread_t thread[64];
+    for (int i = 0; i < size; i++) {
+        all[i] = (Started){{i, size, id, NULL}, work};
+        MUST(pthread_create(&thread[i], NULL, on_thread, &all[i]) == 0);
+    }
+    for (int i = 0; i < size; i++) pthread_join(thread[i], NULL);
+}
+
+/* Runs work in processes. This one, which makes the identifier, is no rank. */
+static inline void processes(int size, Work work) {
+    ncclUniqueId* id = mmap(NULL, sizeof *id, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int go[2];
+    MUST(pipe(go) == 0);
+    pid_t pids[64];
+    for (int i = 0; i < size; i++) {
+        pids[i] = fork();
+        if (pids[i] == 0) {
+            char byte;
+            close(go[1]);
+            MUST(read(go[0], &byte, 1) == 0);
+            Rank rank = {i, size, *id, NULL};
+            work(&rank);
+            exit(0);
+        }
+    }
+    CHECK(ncclGetUniqueId(id));
+    close(go[1]);
+    int failed = 0;
+    for (int i = 0; i < size; i++) {
+        int status;
+        MUST(waitpid(pids[i], &status, 0) == pids[i]);
+        failed |= !(WIFEXITED(status) && WEXITSTATUS(status) == 0) && !(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    }
+    MUST(!failed);
+}

@@ -277,12 +277,14 @@ impl Open {
         Ok(background.close()?)
     }
 
+    /// Why calls fail from now on, if that is known without a call of the driver.
+    pub(crate) fn known_failure(&self) -> Option<Failure> {
+        let recorded = lock(&self.failed).clone();
+        recorded.or_else(|| lock(&self.background).as_ref().and_then(Background::failure).map(Failure::from))
+    }
+
     /// Why calls fail from now on, if they do. Waits for no call.
     pub(crate) fn failure(&self) -> Option<Failure> {
-        if let Some(failure) = lock(&self.failed).clone() {
-            return Some(failure);
-        }
-        let on_host = lock(&self.background).as_ref().and_then(Background::failure).map(Failure::from);
         // A thread that loads a plan has the rank.
         let on_gpu = || match self.gpu.try_lock() {
             Ok(gpu) => gpu.as_ref()?.collectives().check().err().map(Failure::from),
@@ -291,7 +293,7 @@ impl Open {
                 Some(Failure { code: ResultCode::RemoteError, text })
             }
         };
-        let failure = on_host.or_else(on_gpu)?;
+        let failure = self.known_failure().or_else(on_gpu)?;
         self.record(&failure);
         Some(failure)
     }

@@ -158,7 +158,7 @@ fn run_all(mut by_comm: Vec<(Arc<Comm>, Vec<Work>)>) -> Result<(), Failure> {
 /// Runs the calls of a communicator: those on memory of a GPU are enqueued, those on host memory are done then.
 fn run(comm: &Comm, works: Vec<Work>) -> Result<(), Failure> {
     let open = comm.open()?;
-    if let Some(failure) = open.failure() {
+    if let Some(failure) = open.known_failure() {
         return Err(failure);
     }
     let (on_gpu, on_host): (Vec<_>, Vec<_>) = works.into_iter().partition(Work::is_on_gpu);

@@ -115,8 +115,7 @@ static void run(Rank* me) {
 }
 
 int main(int count, char** arguments) {
-    MUST(count == 3);
-    const int size = atoi(arguments[2]);
-    strcmp(arguments[1], "threads") == 0 ? threads(size, run) : processes(size, run);
+    MUST(count >= 4);
+    as_told(count - 2, arguments + 2, run);
     puts("ok");
 }

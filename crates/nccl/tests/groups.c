@@ -173,12 +173,11 @@ static void all_in_one(int size) {
 }
 
 int main(int count, char** arguments) {
-    MUST(count == 4);
-    const int size = atoi(arguments[3]);
+    MUST(count >= 4);
     const char* names[] = {"messages", "families", "without_blocking", "registered"};
     const Work works[] = {messages, families, without_blocking, registered};
     for (int i = 0; i < 4; i++)
-        if (strcmp(arguments[1], names[i]) == 0) strcmp(arguments[2], "threads") == 0 ? threads(size, works[i]) : processes(size, works[i]);
-    if (strcmp(arguments[1], "all") == 0) all_in_one(size);
+        if (strcmp(arguments[1], names[i]) == 0) as_told(count - 2, arguments + 2, works[i]);
+    if (strcmp(arguments[1], "all") == 0) all_in_one(atoi(arguments[3]));
     puts("ok");
 }

@@ -2,37 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+mod support;
 
-/// A folder of the test's own, with the library under the name by which programs look for it.
-fn with_library(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("nccl-{name}"));
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).unwrap();
-    let built = std::env::current_exe().unwrap().parent().unwrap().join("libnccl.so");
-    std::os::unix::fs::symlink(&built, folder.join("libnccl.so.2")).unwrap();
-    folder
-}
+use std::path::Path;
 
-fn compile(folder: &Path, program: &str) -> PathBuf {
-    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
-    let made = folder.join(program);
-    let compiled = Command::new("cc")
-        .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
-        .arg(&made)
-        .arg(tests.join(format!("{program}.c")))
-        .arg(folder.join("libnccl.so.2"))
-        .arg(format!("-Wl,-rpath,{}", folder.display()))
-        .output()
-        .unwrap();
-    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-    made
-}
+use support::{compile, with_library};
+use weftlink_testkit::processes::command;
 
 /// Runs a program without inherited settings, on the loopback interface.
 fn run(program: &Path, arguments: &str, settings: &[(&str, &str)]) -> String {
-    let done = Command::new(program)
+    let done = command(program)
         .args(arguments.split(' '))
         .env_clear()
         .env("NCCL_SOCKET_IFNAME", "lo")
@@ -55,12 +34,12 @@ fn program(test: &str, name: &str, arguments: &[&str]) {
 
 #[test]
 fn collectives_of_threads() {
-    program("collectives-threads", "collectives", &["threads 1", "threads 2", "threads 3"]);
+    program("collectives-threads", "collectives", &["all threads 1", "all threads 2", "all threads 3"]);
 }
 
 #[test]
 fn collectives_of_processes() {
-    program("collectives-processes", "collectives", &["processes 2", "processes 4"]);
+    program("collectives-processes", "collectives", &["all processes 2", "all processes 4"]);
 }
 
 #[test]
@@ -106,7 +85,7 @@ fn the_log_is_that_of_nccl() {
     let folder = with_library("log");
     let program = compile(&folder, "collectives");
     let settings = [("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "COLL"), ("NCCL_IB_HCA", "mlx5_0")];
-    let out = run(&program, "threads 2", &settings);
+    let out = run(&program, "all threads 2", &settings);
     let has = |words: &str| assert!(out.lines().any(|line| line.contains(words)), "no {words:?} in\n{out}");
     has("NCCL version 2.30.7+weft");
     has(" [-] NCCL INFO rank 1 nranks 2 via shared memory - Init COMPLETE");

@@ -89,3 +89,28 @@ static inline void processes(int size, Work work) {
     }
     MUST(!failed);
 }
+
+/* Runs work as one rank of several. Rank 0 makes the identifier and writes it to a file. */
+static inline void one_rank(int size, int rank, const char* file, Work work) {
+    Rank me = {rank, size, {{0}}, NULL};
+    char partial[4096];
+    snprintf(partial, sizeof partial, "%s.partial", file);
+    if (rank == 0) {
+        CHECK(ncclGetUniqueId(&me.id));
+        FILE* out = fopen(partial, "w");
+        MUST(out != NULL && fwrite(&me.id, sizeof me.id, 1, out) == 1 && fclose(out) == 0 && rename(partial, file) == 0);
+    }
+    FILE* in = NULL;
+    for (int i = 0; i < 60000 && (in = fopen(file, "r")) == NULL; i++) usleep(1000);
+    MUST(in != NULL && fread(&me.id, sizeof me.id, 1, in) == 1 && fclose(in) == 0);
+    work(&me);
+}
+
+/* Runs work as the arguments say: `threads N`, `processes N`, or `rank N R FILE`. */
+static inline void as_told(int count, char** arguments, Work work) {
+    MUST(count >= 2);
+    const int size = atoi(arguments[1]);
+    if (strcmp(arguments[0], "threads") == 0) threads(size, work);
+    if (strcmp(arguments[0], "processes") == 0) processes(size, work);
+    if (strcmp(arguments[0], "rank") == 0) one_rank(size, atoi(arguments[2]), arguments[3], work);
+}

@@ -95,9 +95,13 @@ impl Driver {
 
     /// The driver, if the program has loaded it. Loads nothing.
     pub fn if_loaded() -> Option<Driver> {
-        // SAFETY: nothing is loaded.
-        let loaded = unsafe { unix::Library::open(Some("libcuda.so.1"), RTLD_NOLOAD | unix::RTLD_NOW) };
-        loaded.ok().and_then(|_| Driver::load().ok())
+        static LOADED: OnceLock<Driver> = OnceLock::new();
+        LOADED.get().copied().or_else(|| {
+            // SAFETY: nothing is loaded.
+            let loaded = unsafe { unix::Library::open(Some("libcuda.so.1"), RTLD_NOLOAD | unix::RTLD_NOW) };
+            let driver = loaded.ok().and_then(|_| Driver::load().ok())?;
+            Some(*LOADED.get_or_init(|| driver))
+        })
     }
 
     /// The version of CUDA that the driver supports: 13000 for 13.0.

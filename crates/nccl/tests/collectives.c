@@ -20,7 +20,7 @@ static int expected(int op, int size, int i) {
 #define OF_TYPE(T, N)                                                                                          \
     static void reductions_##N(Rank* me) {                                                                     \
         const int n = me->size;                                                                                \
-        T *in = calloc(COUNT * n, sizeof(T)), *out = calloc(COUNT * n, sizeof(T));                             \
+        T *in = zeroed(COUNT * n * sizeof(T)), *out = zeroed(COUNT * n * sizeof(T));                           \
         for (int op = ncclSum; op <= ncclMin; op++) {                                                          \
             for (int i = 0; i < COUNT * n; i++) in[i] = (T)given(me->rank, i), out[i] = 99;                    \
             CHECK(ncclAllReduce(in, out, COUNT, N, op, me->comm, NULL));                                       \
@@ -36,7 +36,6 @@ static int expected(int op, int size, int i) {
             CHECK(pncclAllReduce(in, in, COUNT, N, op, me->comm, NULL));                                       \
             for (int i = 0; i < COUNT; i++) MUST(in[i] == (T)expected(op, n, i));                              \
         }                                                                                                      \
-        free(in), free(out);                                                                                   \
     }
 TYPES(OF_TYPE)
 
@@ -45,7 +44,7 @@ static uint16_t block(int from, int to, int i) { return (uint16_t)(from * 1000 +
 
 static void moves(Rank* me) {
     const int n = me->size, r = me->rank, root = n / 2;
-    uint16_t *in = calloc(COUNT * n, 2), *out = calloc(COUNT * n, 2);
+    uint16_t *in = zeroed(COUNT * n * 2), *out = zeroed(COUNT * n * 2);
     for (int to = 0; to < n; to++)
         for (int i = 0; i < COUNT; i++) in[to * COUNT + i] = block(r, to, i);
     CHECK(ncclAlltoAll(in, out, COUNT, ncclBfloat16, me->comm, NULL));
@@ -75,7 +74,6 @@ static void moves(Rank* me) {
     out[0] = (uint16_t)r;
     CHECK(ncclBcast(out, COUNT, ncclFloat16, root, me->comm, NULL));
     MUST(out[0] == root);
-    free(in), free(out);
 }
 
 static void averages(Rank* me) {

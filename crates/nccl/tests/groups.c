@@ -6,8 +6,7 @@ static void messages(Rank* me) {
     const int n = me->size, next = (me->rank + 1) % n, before = (me->rank + n - 1) % n;
     /* Long ones that both sides send first, several between two ranks, one to oneself, only some ranks. */
     enum { LONG = 3000000 };
-    char* out = malloc(LONG);
-    char* in = calloc(LONG, 1);
+    char *out = zeroed(LONG), *in = zeroed(LONG);
     memset(out, 'a' + me->rank, LONG);
     int sent[3] = {me->rank, 10 + me->rank, 20 + me->rank}, got[3] = {-1, -1, -1};
     CHECK(ncclGroupStart());
@@ -46,7 +45,6 @@ static void messages(Rank* me) {
     MUST(sum == (float)n);
     FAILS(ncclGroupEnd(), ncclInvalidUsage, "without ncclGroupStart");
     FAILS(ncclSend(&sum, 1, ncclFloat32, n, me->comm, NULL), ncclInvalidArgument, "is not one of");
-    free(in), free(out);
     CHECK(ncclCommDestroy(me->comm));
 }
 

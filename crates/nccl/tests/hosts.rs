@@ -8,18 +8,24 @@ mod support;
 
 use std::process::{Child, Stdio};
 
-use support::{compile, with_library};
+use support::{build_driver, compile, with_library};
 use weftlink_testkit::hosts::Hosts;
 
 /// Runs a program on ranks of two hosts, and checks that all end well.
-fn run(hosts: &Hosts, test: &str, program: &str, work: &str, places: &[usize]) {
+fn run(hosts: &Hosts, test: &str, program: &str, work: &str, places: &[usize], cuda: bool) {
     let folder = with_library(test);
+    if cuda {
+        build_driver(&folder);
+    }
     let program = compile(&folder, program);
     let start = |(rank, host): (usize, &usize)| {
         let (rank, size) = (rank.to_string(), places.len().to_string());
         let mut command = hosts.command(*host, &program);
         command.args([work, "rank", &size, &rank]).arg(folder.join("id"));
         command.env_clear().env("WEFT_DEADLINE", "60s").stdout(Stdio::piped()).stderr(Stdio::piped());
+        if cuda {
+            command.env("TEST_CUDA", "1").env("LD_LIBRARY_PATH", &folder);
+        }
         command.spawn().unwrap()
     };
     let ranks: Vec<Child> = places.iter().enumerate().map(start).collect();
@@ -36,8 +42,20 @@ fn run(hosts: &Hosts, test: &str, program: &str, work: &str, places: &[usize]) {
 
 #[test]
 fn collectives_and_messages_between_hosts() {
-    let Some(hosts) = Hosts::new(2).inspect_err(|why| println!("skipped: {why}")).ok() else { return };
-    run(&hosts, "hosts-collectives", "collectives", "all", &[0, 1, 1]);
-    run(&hosts, "hosts-messages", "groups", "messages", &[0, 0, 1]);
-    run(&hosts, "hosts-families", "groups", "families", &[1, 0, 1]);
+    let Some(hosts) = hosts() else { return };
+    run(&hosts, "hosts-collectives", "collectives", "all", &[0, 1, 1], false);
+    run(&hosts, "hosts-messages", "groups", "messages", &[0, 0, 1], false);
+    run(&hosts, "hosts-families", "groups", "families", &[1, 0, 1], false);
+}
+
+/// Between hosts, memory of a GPU is copied to the host and back.
+#[test]
+fn memory_of_gpus_between_hosts() {
+    let Some(hosts) = hosts() else { return };
+    run(&hosts, "hosts-gpu-collectives", "collectives", "all", &[0, 1, 0], true);
+    run(&hosts, "hosts-gpu-messages", "groups", "messages", &[0, 1, 1], true);
+}
+
+fn hosts() -> Option<Hosts> {
+    Hosts::new(2).inspect_err(|why| println!("skipped: {why}")).ok()
 }

@@ -1,6 +1,7 @@
 /* Ranks of a test program: threads or processes. */
 #pragma once
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -36,6 +37,17 @@
             exit(1);                                                                                          \
         }                                                                                                     \
     } while (0)
+
+/* Zeroed memory: of the host or, with TEST_CUDA, of a GPU, for which a library stands in that this program can read. */
+static inline void* zeroed(size_t bytes) {
+    if (getenv("TEST_CUDA") == NULL) return calloc(1, bytes);
+    void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+    MUST(driver != NULL);
+    int (*allocate)(uint64_t*, size_t) = (int (*)(uint64_t*, size_t))dlsym(driver, "cuMemAlloc_v2");
+    uint64_t address;
+    MUST(allocate(&address, bytes) == 0);
+    return (void*)address;
+}
 
 typedef struct { int rank, size; ncclUniqueId id; ncclComm_t comm; } Rank;
 typedef void (*Work)(Rank*);

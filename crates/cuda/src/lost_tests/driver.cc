@@ -5,6 +5,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <atomic>
+#include <iterator>
+#include <map>
+#include <mutex>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -30,6 +33,8 @@ enum Count {
 static std::atomic<int> settings[SETTINGS], counts[COUNTS];
 static thread_local int is_full = 0, blocks = 8;
 static thread_local int mode = 0;
+static std::mutex allocating;
+static std::map<uint64_t, size_t> allocated;
 
 constexpr int UNSUPPORTED = 801, OUT_OF_MEMORY = 2, CAPTURE_UNSUPPORTED = 900, NOT_READY = 600, RELAXED = 2;
 constexpr size_t UNIT = 1 << 16;
@@ -102,8 +107,31 @@ int cuEventDestroy_v2(void*) { return lost; }
 int cuEventRecord(void*, void*) { return lost; }
 int cuEventQuery(void*) { return settings[BUSY] != 0 ? NOT_READY : beside_capture(false); }
 int cuEventSynchronize(void*) { return when_idle(), beside_capture(false); }
-int cuMemAlloc_v2(uint64_t* address, size_t bytes) { return is_full ? OUT_OF_MEMORY : (*address = (uint64_t)calloc(1, bytes), beside_capture(false)); }
-int cuMemFree_v2(uint64_t address) { return lost ? (int)lost : (free((void*)address), beside_capture(false)); }
+int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
+    if (is_full) return OUT_OF_MEMORY;
+    *address = (uint64_t)calloc(1, bytes);
+    std::lock_guard guard(allocating);
+    allocated[*address] = bytes;
+    return beside_capture(false);
+}
+int cuMemFree_v2(uint64_t address) {
+    if (lost) return lost;
+    std::lock_guard guard(allocating);
+    allocated.erase(address);
+    return free((void*)address), beside_capture(false);
+}
+// What was allocated: its kind, GPU, number, start and length, and whether processes can share it. Other addresses have no kind.
+int cuPointerGetAttributes(unsigned count, int*, void** values, uint64_t address) {
+    std::lock_guard guard(allocating);
+    auto after = allocated.upper_bound(address);
+    if (after == allocated.begin()) return 0;
+    const auto [start, bytes] = *std::prev(after);
+    if (address >= start + bytes) return 0;
+    const uint64_t found[] = {2, 0, start, start, bytes, 0, 0};
+    const size_t lengths[] = {4, 4, 8, 8, 8, 4, 4};
+    for (unsigned i = 0; i < count && i < 7; i++) memcpy(values[i], &found[i], lengths[i]);
+    return 0;
+}
 int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void*) { return lost ? (int)lost : (memcpy((void*)to, (void*)from, bytes), 0); }
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, void*) { return lost ? (int)lost : (memcpy((void*)to, from, bytes), 0); }
 int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, void*) { return lost ? (int)lost : (memcpy(to, (void*)from, bytes), 0); }
@@ -153,7 +181,7 @@ int cuGetErrorString(int, const char** text) { return *text = "the stand-in is l
 UNUSED(cuCtxEnablePeerAccess) UNUSED(cuStreamBeginCapture_v2) UNUSED(cuStreamEndCapture) UNUSED(cuGraphInstantiateWithFlags)
 UNUSED(cuGraphDestroy) UNUSED(cuGraphExecDestroy) UNUSED(cuGraphLaunch)
 UNUSED(cuFuncSetAttribute) UNUSED(cuLaunchKernelEx) UNUSED(cuMemGetInfo_v2) UNUSED(cuMemsetD32Async) UNUSED(cuMemRetainAllocationHandle)
-UNUSED(cuMemGetAllocationPropertiesFromHandle) UNUSED(cuMemGetAddressRange_v2) UNUSED(cuPointerGetAttributes) UNUSED(cuIpcGetMemHandle)
+UNUSED(cuMemGetAllocationPropertiesFromHandle) UNUSED(cuMemGetAddressRange_v2) UNUSED(cuIpcGetMemHandle)
 UNUSED(cuIpcOpenMemHandle_v2) UNUSED(cuIpcCloseMemHandle) UNUSED(cuEventElapsedTime)
 
 } // extern "C"

@@ -29,3 +29,13 @@ pub(crate) fn compile(folder: &Path, program: &str) -> PathBuf {
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
     made
 }
+
+/// Compiles the stand-in for the CUDA driver, whose GPU has host memory, into the folder.
+#[allow(dead_code, reason = "some tests need it")]
+pub(crate) fn build_driver(folder: &Path) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cuda/src/lost_tests/driver.cc");
+    let mut compile = command("g++");
+    compile.args(["-std=c++17", "-O1", "-fPIC", "-shared", "-Wl,-soname,libcuda.so.1", "-o"]);
+    compile.arg(folder.join("libcuda.so.1")).arg(source);
+    assert!(compile.status().unwrap().success());
+}

@@ -67,6 +67,10 @@ capi: ## build libnccl.so.2 into target/release/ (docs/nccl.md)
 	cargo build --release --locked -p weftlink-nccl
 	ln -sf libnccl.so target/release/libnccl.so.2
 
+.PHONY: wheel
+wheel: ## build a wheel for other machines in target/wheels, for Python 3.10 and glibc 2.17 and later; zig links it; WHEEL="--glibc 2.28" and other options
+	crates/python/wheel.py $(WHEEL)
+
 .PHONY: loom
 loom: ## check the lock-free code under every interleaving with up to three preemptions
 	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 \

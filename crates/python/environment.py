@@ -25,7 +25,7 @@ PACKAGES = ["numpy==2.4.6", "filelock", "fsspec", "jinja2", "networkx", "sympy",
 PACKAGES_GIB = 0.5
 # The sources of the wheel, without tests and examples.
 SOURCES = ["Cargo.toml", "Cargo.lock", "pyproject.toml", "README.md", "crates", "testdata/measurements"]
-NO_SOURCES = {"tests", "benches", "examples", "target", "__pycache__", "weftlink.data"}
+NO_SOURCES = {"tests", "benches", "examples", "target", "__pycache__", "weftlink.data", "lib"}
 
 
 def main():

@@ -35,7 +35,7 @@ use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// The version, and the commit it was built from.
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("WEFT_BUILT_COMMIT"), ")");
-/// The same with target, profile and features. Every build has NVML: the driver's library is loaded at run time.
+/// The same with target, profile and features. Every build has CUDA and NVML: the libraries of the driver are loaded at run time.
 const LONG_VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     " (",
@@ -44,7 +44,7 @@ const LONG_VERSION: &str = concat!(
     env!("WEFT_BUILT_TARGET"),
     "\nprofile: ",
     env!("WEFT_BUILT_PROFILE"),
-    "\nfeatures: shared memory, TCP, NVML (loaded at run time)"
+    "\nfeatures: shared memory, TCP, CUDA and NVML (loaded at run time)"
 );
 
 /// Plan, prove, predict and run collective communication between GPUs.

@@ -69,7 +69,9 @@ fn the_version_names_the_commit() {
     assert!(short.starts_with(concat!("weft ", env!("CARGO_PKG_VERSION"), " (")), "{short}");
     let long = shell(&folder, "weft --version").output;
     assert!(
-        long.starts_with(short.trim_end()) && long.contains("target: ") && long.contains("features: "),
+        long.starts_with(short.trim_end())
+            && long.contains("target: ")
+            && long.contains("features: shared memory, TCP, CUDA"),
         "{long}"
     );
 }

@@ -51,6 +51,13 @@ impl Args {
                 "--gpu takes up to {RANKS_MAX} ranks: each needs a hardware queue of the GPU"
             ));
         }
+        let (calls, launches) = (self.iters.unwrap_or(1), self.graph_launches().max(1));
+        if calls.checked_mul(launches).is_none() {
+            return misuse(format!(
+                "--iters {calls} with {launches} launches (-G) is more than {} timed calls; lower one of them",
+                u32::MAX
+            ));
+        }
         let mut job = Job { on_gpu: true, ..self.job_without_rows(ranks) };
         self.rows(&mut job, plan)?;
         Ok(job)
@@ -109,6 +116,7 @@ mod tests {
             ("all-reduce --gpu --bind none", "--bind does not apply"),
             ("p2p --gpu", "use sendrecv"),
             ("all-reduce --gpu -n 33", "up to 32 ranks"),
+            ("all-reduce --gpu --iters 500000000", "more than 4294967295 timed calls"),
             ("all-reduce --gpu -o mulsum -d complex128", "mulsum of complex128 is not supported on GPUs"),
             ("all-reduce --gpu --algorithm nvls", "a switch"),
             ("all-reduce --gpu -g 1", "-g: -n sets the number of ranks"),
@@ -127,6 +135,7 @@ mod tests {
         assert!(job.cases.iter().any(|case| case.op.is_some_and(|op| op.name() == "mulsum")));
         assert_eq!((job.warmup, job.iterations, job.check), (1, Some(3), false));
         assert!(job.cases.len() > 50);
+        assert_eq!(gpu_job("all-reduce --gpu --iters 4294967295 -G 0").unwrap().iterations, Some(u32::MAX));
         // It writes into the buffers of other ranks, which device memory allows.
         assert_eq!(gpu_job("all-reduce --gpu --algorithm two-shot").unwrap().plans.len(), 1);
         assert_eq!(gpu_job("barrier --gpu").unwrap().rows, [(0, 0)]);

@@ -14,9 +14,11 @@ use weftlink_fabric::bytes::Bytes;
 use weftlink_plan::Algorithm;
 
 use super::elsewhere::Elsewhere;
+use super::gpu::CALLS_MAX as GPU_CALLS_MAX;
 use super::job::Stats;
 use super::launched::Launcher;
 use super::names::{Choice, Op, Type, What};
+use super::rank::{ITERATIONS_MAX, ITERATIONS_MIN};
 use super::results::Average;
 use crate::Failure;
 use crate::names::{Named, at_least, between, collective_of};
@@ -96,8 +98,7 @@ pub(crate) struct Args {
     /// Make CALLS untimed calls before the timed ones, at each size [default: 5]
     #[arg(short = 'w', long, alias = "warmup_iters", value_name = "CALLS", allow_negative_numbers = true)]
     warmup_iters: Option<u32>,
-    /// Time CALLS calls at each size [default: as many as fit into 0.15 s, 5 to 500000]
-    #[arg(long, value_name = "CALLS", value_parser = at_least(1_u32))]
+    #[arg(long, value_name = "CALLS", value_parser = at_least(1_u32), help = iters_help())]
     iters: Option<u32>,
     /// Also time calls one by one and print minimum, median, 95th and 99th percentile and maximum; undisturbed: only of sizes whose
     /// calls take long enough that the timer does not change them
@@ -236,6 +237,13 @@ impl Args {
             (None, Err(_)) => Ok(None),
         }
     }
+}
+
+fn iters_help() -> String {
+    format!(
+        "Time CALLS calls at each size [default: as many as fit into {LOOP_SECONDS} s, {ITERATIONS_MIN} to {ITERATIONS_MAX}; \
+         with --gpu {ITERATIONS_MIN} to {GPU_CALLS_MAX}]"
+    )
 }
 
 /// A collective that is measured, or pairs.

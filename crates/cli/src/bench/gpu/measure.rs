@@ -23,7 +23,7 @@ const RESERVE_RANK_BYTES: usize = 64 << 20;
 /// The driver allocates in such units.
 const ALLOCATION_BYTES: usize = 2 << 20;
 /// The most calls of a graph or of a loop, unless the user wants more.
-pub(super) const CALLS_MAX: u32 = 200;
+pub(in crate::bench) const CALLS_MAX: u32 = 200;
 /// Calls without a warm-up, as in nccl-tests.
 const CALLS_UNKNOWN: f64 = 20.0;
 

@@ -22,6 +22,7 @@ use super::table::{self, Form};
 use super::{Crew, Files, Outcome, Run, finish, launched};
 use crate::progress::Progress;
 use crate::{Failure, counted, screen};
+pub(super) use measure::CALLS_MAX;
 use measure::{Bench, Room};
 pub(super) use report::Gpu;
 

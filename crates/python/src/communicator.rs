@@ -175,11 +175,16 @@ impl Communicator {
         if !self.gpus.has_joined(py) {
             self.join_on_gpu(py, operation, device)?;
         }
+        let stream = *stream;
+        let is_prepared_before = false;
         let arguments =
-            Arguments { collective, reduction, factor, buffers, device, stream: *stream, timeout };
+            Arguments { collective, reduction, factor, buffers, device, stream, timeout, is_prepared_before };
         // SAFETY: the array's library says that this is its current stream. The program must not free or touch the arrays before the call has
         // ended there, as with any work that it enqueues.
-        unsafe { self.gpus.call(py, arguments, || self.abort(py, &format!("interrupted in {operation}"))) }
+        let called = unsafe {
+            self.gpus.call(py, arguments, || self.abort(py, &format!("interrupted in {operation}")))
+        };
+        called?.map_err(|error| cuda::exception(py, &error))
     }
 
     /// Joins the ranks on GPUs. All ranks do it in their first call with an array there.

@@ -10,7 +10,9 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use weftlink::bootstrap::Bootstrap;
-use weftlink::cuda::{self, Aborter, AddressedCall, AddressedRank, Arranged, Lengths, Operation, arrange};
+use weftlink::cuda::{
+    self, Aborter, AddressedCall, AddressedRank, Arranged, Lengths, Operation, WindowMemory, arrange,
+};
 use weftlink::plan::Collective;
 use weftlink::{Error, RawBuffers, Reduction};
 
@@ -29,6 +31,8 @@ pub(crate) struct Gpus {
     is_aborted: Arc<AtomicBool>,
     /// Why a call had failed when this rank left.
     failed: Arc<Mutex<Option<String>>>,
+    /// Symmetric memory, which calls may use until this rank leaves.
+    windows: Arc<Mutex<Vec<Arc<WindowMemory>>>>,
 }
 
 /// A call of this rank, and where its blocks begin.
@@ -48,7 +52,13 @@ pub(crate) struct Arguments {
     pub(crate) device: usize,
     pub(crate) stream: u64,
     pub(crate) timeout: Option<Duration>,
+    /// Refuses a call that must be prepared first, for which ranks wait and load kernels.
+    pub(crate) is_prepared_before: bool,
 }
+
+/// Why a call cannot be captured.
+const NOT_PREPARED: &str = "a call of this kind, with this number and type of elements, has to load its plan and kernel first. Make it once \
+                            before the capture";
 
 impl Gpus {
     /// Whether this rank has joined the others.
@@ -126,7 +136,15 @@ impl Gpus {
         let failure = gpu.collectives().failure().or_else(|| left.err().map(|why| why.to_string()));
         // The program may use its arrays for something else now.
         gpu.collectives().await_ends();
+        lock(&self.windows).clear();
         *lock(&self.failed) = failure;
+    }
+
+    /// Allocates symmetric memory. All ranks call it.
+    pub(crate) fn window(&self, bytes: usize) -> Result<Arc<WindowMemory>, cuda::Error> {
+        let window = self.with(|gpu| gpu.collectives_mut().communicator().window(bytes).map(Arc::new))?;
+        lock(&self.windows).push(Arc::clone(&window));
+        Ok(window)
     }
 
     /// Runs something on the joined rank, and leaves if the communicator was closed meanwhile.
@@ -141,7 +159,7 @@ impl Gpus {
     }
 
     /// Enqueues a call on a stream of the program. The first call of a kind loads its plan and waits for the other ranks, while signals are
-    /// handled; if a handler raises, `interrupted` is called.
+    /// handled; if a handler raises, that is the outer error, and `interrupted` is called.
     ///
     /// # Safety
     /// The program keeps the arrays until the call has ended on its stream, and the stream is one of the array's GPU.
@@ -150,19 +168,23 @@ impl Gpus {
         py: Python<'_>,
         arguments: Arguments,
         interrupted: impl FnOnce(),
-    ) -> PyResult<()> {
-        let raised = |error: cuda::Error| exception(py, &error);
-        let (arguments, call, is_prepared) = py
-            .detach(|| {
-                self.with(|gpu| {
-                    let call = Call::of(gpu, &arguments)?;
-                    let is_prepared = gpu.is_prepared(&call.call);
-                    Ok((arguments, call, is_prepared))
-                })
+    ) -> PyResult<Result<(), cuda::Error>> {
+        let found = py.detach(|| {
+            self.with(|gpu| {
+                let call = Call::of(gpu, &arguments)?;
+                let is_prepared = gpu.is_prepared(&call.call);
+                Ok((arguments, call, is_prepared))
             })
-            .map_err(raised)?;
-        let Call { call, addresses } = call;
+        });
+        let (arguments, Call { call, addresses }, is_prepared) = match found {
+            Ok(found) => found,
+            Err(error) => return Ok(Err(error)),
+        };
         if !is_prepared {
+            if arguments.is_prepared_before {
+                let attempt = format!("capture {}", call.collective);
+                return Ok(Err(cuda::Error::Misuse { attempt, why: NOT_PREPARED.to_owned() }));
+            }
             let (gpus, wanted) = (self.clone(), call.clone());
             // The call itself is made by this thread, while its arrays are there.
             let timeout = arguments.timeout;
@@ -175,7 +197,9 @@ impl Gpus {
                 // The others make the call, and would wait for this rank.
                 self.abort();
             }
-            prepared.map_err(raised)?;
+            if prepared.is_err() {
+                return Ok(prepared);
+            }
         }
         let Arguments { stream, timeout, factor, .. } = arguments;
         let factor = factor.and_then(|factor| Operation::premultiplied_sum(&factor));
@@ -183,7 +207,7 @@ impl Gpus {
         // SAFETY: the caller's.
         let enqueue =
             |gpu: &mut AddressedRank| unsafe { gpu.enqueue(&call, addresses, stream, timeout, operation) };
-        py.detach(|| self.with(enqueue)).map_err(raised)
+        Ok(py.detach(|| self.with(enqueue)))
     }
 }
 

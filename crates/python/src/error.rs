@@ -17,7 +17,7 @@ impl Classes {
         Self { name, module: PyOnceLock::new() }
     }
 
-    fn module<'py>(&self, py: Python<'py>) -> PyResult<&Bound<'py, PyModule>> {
+    pub(crate) fn module<'py>(&self, py: Python<'py>) -> PyResult<&Bound<'py, PyModule>> {
         let module = self.module.get_or_try_init(py, || py.import(self.name).map(Bound::unbind))?;
         Ok(module.bind(py))
     }

@@ -7,8 +7,9 @@
 use std::time::Duration;
 
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use weftlink::bootstrap::{BlameKind, BootstrapError};
-use weftlink::{Blame, Error, Identities};
+use weftlink::{Blame, Error, Identities, cuda};
 
 use crate::error::{Classes, exception_of};
 
@@ -44,6 +45,22 @@ impl Context {
         };
         exception_of(py, &CLASSES, text, error, self.operation, self.identities.as_ref())
     }
+}
+
+/// The exception for an error on a GPU: the text names the rank.
+pub(super) fn cuda_exception(py: Python<'_>, operation: Option<&str>, error: &cuda::Error) -> PyErr {
+    let (class, peer) = match error {
+        cuda::Error::Misuse { .. } => ("UsageError", None),
+        cuda::Error::ContextLost { dead, .. } if !dead.is_empty() => ("DiedError", dead.first().copied()),
+        _ => ("Error", None),
+    };
+    let made = || {
+        let facts = PyDict::new(py);
+        facts.set_item("operation", operation)?;
+        facts.set_item("peer", peer)?;
+        CLASSES.module(py)?.getattr(class)?.call((error.to_string(),), Some(&facts))
+    };
+    made().map_or_else(|failed| failed, PyErr::from_value)
 }
 
 /// What gloo says in this situation, if it knows it.

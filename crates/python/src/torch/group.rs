@@ -19,6 +19,7 @@ use super::pieces::{self, Access, Side, Staged};
 use super::record::{self, NewEntry};
 use super::start::Start;
 use super::tensor::{Tensor, usage};
+use crate::cuda::Gpus;
 use crate::wait::interruptible;
 use crate::window::Window;
 
@@ -30,8 +31,10 @@ pub(crate) struct Group {
     /// The timeout of calls without their own.
     timeout: Mutex<Duration>,
     open: Mutex<Option<OpenGroup>>,
+    /// Its ranks on GPUs, from the first call with a tensor there.
+    pub(super) gpus: Gpus,
     /// Its number in the flight record.
-    number: usize,
+    pub(super) number: usize,
     calls: AtomicU64,
     messages: AtomicU64,
 }
@@ -53,7 +56,7 @@ fn non_negative(py: Python<'_>, what: &str, number: i64) -> PyResult<u64> {
 }
 
 /// The name of a collective in `torch.distributed`, for its name in PyTorch's records.
-fn public_name(recorded: &'static str) -> &'static str {
+pub(super) fn public_name(recorded: &'static str) -> &'static str {
     match recorded {
         "_all_gather_base" => "all_gather_into_tensor",
         "_reduce_scatter_base" => "reduce_scatter_tensor",
@@ -64,7 +67,7 @@ fn public_name(recorded: &'static str) -> &'static str {
 }
 
 /// The name of a collective in PyTorch's records, and Weft's collective.
-fn collective(what: &str, root: u32, to: u32) -> Option<(&'static str, Collective)> {
+pub(super) fn collective(what: &str, root: u32, to: u32) -> Option<(&'static str, Collective)> {
     Some(match what {
         "all_reduce" => ("all_reduce", Collective::AllReduce),
         "broadcast" => ("broadcast", Collective::Broadcast { root }),
@@ -114,6 +117,7 @@ impl Group {
             size,
             timeout: Mutex::new(timeout),
             open: Mutex::new(Some(open)),
+            gpus: Gpus::default(),
             number: record::enter_group(name, description, ranks),
             calls: AtomicU64::new(0),
             messages: AtomicU64::new(0),
@@ -180,7 +184,7 @@ impl Group {
         let entry = record::enter(NewEntry {
             group: self.number,
             what: recorded.to_owned(),
-            number: self.calls.fetch_add(1, Ordering::Relaxed) + 1,
+            number: self.next_call(),
             is_message: false,
             input: reads.as_ref(),
             output: writes.as_ref(),
@@ -252,14 +256,15 @@ impl Group {
     }
 
     /// Aborts the group on all ranks.
-    fn abort(&self, py: Python<'_>, reason: &str) {
+    pub(super) fn abort(&self, py: Python<'_>, reason: &str) {
         if let Ok(OpenGroup { lanes, .. }) = self.opened(py) {
             py.detach(|| lanes.all().iter().for_each(|background| background.abort(reason)));
         }
+        self.gpus.abort();
     }
 
-    /// Waits for all started calls, then leaves. Closing again does nothing.
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
+    /// Waits for all started calls, then leaves, and returns why a call on a GPU had failed. Closing again does nothing.
+    fn close(&self, py: Python<'_>) -> PyResult<Option<String>> {
         interruptible(py, self.close_work())
     }
 
@@ -279,14 +284,17 @@ impl Group {
 
 impl Group {
     /// Takes the group out, and returns the work that leaves it.
-    fn close_work(&self) -> impl FnOnce() + Send + 'static {
+    fn close_work(&self) -> impl FnOnce() -> Option<String> + Send + 'static {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner).take();
-        || {
+        let gpus = self.gpus.clone();
+        move || {
+            let failure = gpus.leave();
             if let Some(OpenGroup { lanes, endpoint, .. }) = open {
                 endpoint.flush(SHUTDOWN_TIMEOUT);
                 drop(endpoint);
                 lanes.close();
             }
+            failure
         }
     }
 
@@ -319,7 +327,7 @@ impl Group {
     }
 
     /// Both sides of a call. If the smaller is this rank's block of the larger, the call is in place; any other overlap is an error.
-    fn in_place(
+    pub(super) fn in_place(
         &self,
         py: Python<'_>,
         what: &Collective,
@@ -347,6 +355,11 @@ impl Group {
         Err(usage(py, "input and output overlap, but not at this rank's block"))
     }
 
+    /// The number of a new collective.
+    pub(super) fn next_call(&self) -> u64 {
+        self.calls.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
     pub(super) fn own_rank(&self) -> usize {
         self.rank
     }
@@ -369,7 +382,7 @@ fn sides(
     Ok((tensors, staged))
 }
 
-fn buffers(tensor: &Tensor, reads: Option<Tensor>, writes: Option<Tensor>) -> RawBuffers {
+pub(super) fn buffers(tensor: &Tensor, reads: Option<Tensor>, writes: Option<Tensor>) -> RawBuffers {
     let (reads, writes) = (reads.unwrap_or(Tensor::NONE), writes.unwrap_or(Tensor::NONE));
     RawBuffers {
         data_type: tensor.data_type,

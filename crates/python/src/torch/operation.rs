@@ -32,7 +32,7 @@ pub(super) fn operation(
     if !tensor.is_reducible {
         return Err(usage(py, &format!("tensors of type {} cannot be reduced", tensor.name)));
     }
-    let Some(&reduction) = REDUCTIONS.get(usize::from(number)) else {
+    let Some(reduction) = reduction(number, tensor) else {
         return Err(usage(py, "unknown reduction"));
     };
     match (number, factor) {
@@ -40,9 +40,14 @@ pub(super) fn operation(
         (PREMULTIPLIED_SUM, None) => {
             Err(usage(py, "the factor of a pre-multiplied sum must be a single number"))
         }
-        _ if tensor.data_type == DataType::Bool => Ok(of_booleans(reduction).into()),
         _ => Ok(reduction.into()),
     }
+}
+
+/// The reduction of a number of torch on this tensor.
+pub(super) fn reduction(number: u8, tensor: &Tensor) -> Option<Reduction> {
+    let reduction = *REDUCTIONS.get(usize::from(number))?;
+    Some(if tensor.data_type == DataType::Bool { of_booleans(reduction) } else { reduction })
 }
 
 /// Booleans are combined as the numbers 0 and 1, where every result but 0 is true.

@@ -6,7 +6,7 @@ use weftlink::DataType;
 
 use crate::array::dtype::named_type_of;
 
-/// A contiguous tensor on the CPU.
+/// A contiguous tensor.
 #[derive(Clone, Copy)]
 pub(super) struct Tensor {
     pub(super) address: usize,
@@ -20,19 +20,36 @@ pub(super) struct Tensor {
 }
 
 impl Tensor {
+    /// A tensor on the CPU.
     pub(super) fn of(tensor: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let py = tensor.py();
+        if !tensor.getattr(intern!(py, "is_cpu"))?.is_truthy()? {
+            let device = tensor.getattr(intern!(py, "device"))?;
+            let what =
+                format!("the tensor is on {device}: pass tensors of the CPU, or all of one GPU of CUDA");
+            return Err(usage(py, &what));
+        }
+        Self::anywhere(tensor)
+    }
+
+    /// A tensor on a GPU, which is the one of this number.
+    pub(super) fn on_gpu(tensor: &Bound<'_, PyAny>, number: usize) -> PyResult<Self> {
+        let py = tensor.py();
+        let is_there = tensor.getattr(intern!(py, "is_cuda"))?.is_truthy()?
+            && tensor.call_method0(intern!(py, "get_device"))?.extract::<i64>()? == number as i64;
+        if !is_there {
+            let device = tensor.getattr(intern!(py, "device"))?;
+            return Err(usage(py, &format!("a tensor is on {device}, and another on cuda:{number}")));
+        }
+        Self::anywhere(tensor)
+    }
+
+    fn anywhere(tensor: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = tensor.py();
         let dtype = tensor.getattr(intern!(py, "dtype"))?;
         let Some((name, kind)) = named_type_of(&dtype)? else {
             return Err(usage(py, &format!("tensors of type {dtype} are not supported")));
         };
-        if !tensor.getattr(intern!(py, "is_cpu"))?.is_truthy()? {
-            let device = tensor.getattr(intern!(py, "device"))?;
-            return Err(usage(
-                py,
-                &format!("the tensor is on {device}, and Weft takes CPU tensors only: pass tensor.cpu()"),
-            ));
-        }
         let elements: usize = tensor.call_method0(intern!(py, "numel"))?.extract()?;
         let address: usize = tensor.call_method0(intern!(py, "data_ptr"))?.extract()?;
         if !tensor.call_method0(intern!(py, "is_contiguous"))?.is_truthy()? {

@@ -5,7 +5,7 @@
 
     dist.init_process_group("weft")
 
-``cpu:weft,cuda:nccl`` works if the installed torch supports subclasses of ``Backend`` (:func:`can_be_mixed`).
+It takes CPU and CUDA tensors. ``cpu:weft,cuda:nccl`` works if the installed torch supports subclasses of ``Backend`` (:func:`can_be_mixed`).
 """
 
 import os as _os
@@ -44,4 +44,4 @@ def _set_variables():
 
 _set_variables()
 if not hasattr(_dist.Backend, "WEFT"):
-    _dist.Backend.register_backend("weft", create, extended_api=True, devices=["cpu"])
+    _dist.Backend.register_backend("weft", create, extended_api=True, devices=["cpu", "cuda"])

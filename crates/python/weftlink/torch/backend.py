@@ -41,8 +41,9 @@ class Group(Calls, dist.ProcessGroup):
         self._names = {"name": "", "desc": ""}
         self._has_backend = can_be_mixed()
         if self._has_backend:
-            self._backend = Backend(native, store, timeout, ranks)
-            self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, self._backend)
+            self._backend = Backend(native, store, timeout, ranks, self._gpu)
+            for device in self._device_types:
+                self._register_backend(device, dist.ProcessGroup.BackendType.CUSTOM, self._backend)
             self._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
 
     def getRank(self):
@@ -60,7 +61,7 @@ class Group(Calls, dist.ProcessGroup):
 
     @property
     def _device_types(self):
-        return [torch.device("cpu")]
+        return [torch.device("cpu"), torch.device("cuda")]
 
     def get_group_store(self):
         return self._store
@@ -109,9 +110,9 @@ if _Base is not None:
         supports_window = False
         _supports_time_estimate = False
 
-        def __init__(self, native, store, timeout, ranks):
+        def __init__(self, native, store, timeout, ranks, on_gpu=None):
             _Base.__init__(self, native.rank, native.size)
-            self._set_up(native, store, timeout, ranks)
+            self._set_up(native, store, timeout, ranks, on_gpu)
 
         @property
         def options(self):
@@ -137,6 +138,6 @@ def create(options, _backend_options=None):
 
 
 def _is_mixed(options):
-    """Whether the new group has backends for other device types too."""
+    """Whether the new group has other backends for other device types. That of its accelerator names it, or one is there already."""
     group = getattr(options, "process_group", None)
-    return group is not None and can_be_mixed() and group.name() != "custom"
+    return group is not None and can_be_mixed() and (group.name() != "custom" or bool(group._device_types))

@@ -1,6 +1,7 @@
 """The calls of ``torch.distributed``, shared by the process group and the backend."""
 
 import functools
+import warnings
 from datetime import timedelta
 
 import torch
@@ -9,8 +10,10 @@ from torch._C import _distributed_c10d as c10d
 from torch.autograd import profiler
 
 from weftlink.errors import Error, UsageError
+from weftlink.torch import accelerator
 from weftlink.torch.barrier import monitored_barrier
 from weftlink.torch.failure import record_error
+from weftlink.torch.gpu import Gpu
 from weftlink.torch.rendezvous import meet
 from weftlink.torch.shutdown import leave_at_exit
 from weftlink.torch.sparse import sum_of_sparse
@@ -95,8 +98,9 @@ def _named(name):
 class Calls:
     """All calls of a group whose ranks have joined."""
 
-    def _set_up(self, native, store, timeout, ranks):
+    def _set_up(self, native, store, timeout, ranks, on_gpu=None):
         self._native = native
+        self._gpu = on_gpu or Gpu(native)
         self._store = store
         self._timeout = timeout
         self._ranks = ranks
@@ -106,6 +110,9 @@ class Calls:
 
     def _call(self, what, source, target, options, tensors, now=True, **rest):
         now = now and not options.asyncOp
+        first = source if source is not None else target
+        if first is not None and accelerator.is_on_gpu(first[0] if isinstance(first, list) else first):
+            return self._gpu.call(what, source, target, tensors, now, timeout=_seconds(options), **rest)
         try:
             call = self._native.call(what, source, target, timeout=_seconds(options), now=now, **rest)
         except Error as error:
@@ -159,8 +166,14 @@ class Calls:
         (tensor,) = tensors
         if _operation(opts)[0] != 0:
             raise UsageError("sparse tensors can only be summed")
-        tensors[0].copy_(sum_of_sparse(self._native, tensor))
+        tensors[0].copy_(sum_of_sparse(self._gather_lengths, self._native.size, tensor))
         return Work(None, tensors)
+
+    def _gather_lengths(self, source, target, lengths):
+        """Gathers so many elements of each rank, and waits for it."""
+        options = c10d.AllgatherOptions()
+        options.asyncOp = False
+        self._call("all_gather", source, target, options, [target], counts=([source.numel()], lengths))
 
     @_named("reduce")
     def reduce(self, tensors, opts=None, op=None, timeout=None, *, root=None):
@@ -292,7 +305,7 @@ class Calls:
         outputs = output_lists[0] if root == self._native.rank else []
         if outputs:
             self._lengths_for("gather", outputs, tensor)
-        if _is_long(tensor.numel(), tensor):
+        if _is_long(tensor.numel(), tensor) and not accelerator.is_on_gpu(tensor):
             return self._one_by_one("gather_one", root, outputs, source, opts)
         if root != self._native.rank:
             return self._call("gather", source, None, opts, [], root=root)
@@ -307,7 +320,7 @@ class Calls:
         inputs = input_lists[0] if root == self._native.rank else []
         if inputs:
             self._lengths_for("scatter", inputs, output)
-        if _is_long(output.numel(), output):
+        if _is_long(output.numel(), output) and not accelerator.is_on_gpu(output):
             return self._one_by_one("scatter_one", root, inputs, output, opts)
         flat, finish = contiguous(output)
         source = together(inputs)[0] if inputs else None
@@ -341,8 +354,9 @@ class Calls:
             raise
 
     def _copy(self, target, source):
-        """Copies this rank's own part."""
-        if target.is_contiguous() and source.is_contiguous() and target.dtype == source.dtype:
+        """Copies this rank's own part, on a GPU on the current stream."""
+        is_plain = target.is_contiguous() and source.is_contiguous() and target.dtype == source.dtype
+        if is_plain and not accelerator.is_on_gpu(target):
             if target.data_ptr() != source.data_ptr():
                 self._native.copy(source, target)
         else:
@@ -353,6 +367,8 @@ class Calls:
     @_named("send")
     def send(self, tensors, dst, tag=0):
         (tensor,) = tensors
+        if accelerator.is_on_gpu(tensor):
+            return self._gpu.send(tensor, dst, tag)
         return Work(self._native.send(contiguous(tensor)[0], dst, tag), tensors)
 
     @_named("recv")
@@ -367,6 +383,8 @@ class Calls:
 
     def _receive(self, tensors, source, tag):
         (tensor,) = tensors
+        if accelerator.is_on_gpu(tensor):
+            return self._gpu.receive(tensor, source, tag)
         flat, finish = contiguous(tensor)
         return Work(self._native.receive(flat, source, tag, finish=finish), tensors)
 
@@ -374,6 +392,8 @@ class Calls:
 
     @_named("barrier")
     def barrier(self, opts=c10d.BarrierOptions()):
+        """Also waits, on the host, for the work of the current stream and for all calls, once the group has been used on a GPU."""
+        self._gpu.synchronize()
         return self._call("barrier", None, None, opts, [])
 
     def monitored_barrier(self, timeout=None, wait_all_ranks=False):
@@ -406,7 +426,11 @@ class Calls:
         self._native.abort("the process group was aborted")
 
     def shutdown(self):
-        self._native.close()
+        """Leaves the group when all calls have ended, also those on a GPU."""
+        failure = self._native.close()
+        self._gpu.close()
+        if failure is not None:
+            warnings.warn(f"a call on a GPU had failed when the process group was destroyed: {failure}", RuntimeWarning, stacklevel=3)
 
     def getBackendName(self):
         return "weft"

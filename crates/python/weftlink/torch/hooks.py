@@ -50,7 +50,7 @@ def _move(bucket: dist.GradBucket, buffer: torch.Tensor, group) -> bool:
     dist.all_reduce(movable, op=dist.ReduceOp.MIN, group=group)
     if not movable.item():
         return False
-    moved = empty(buffer.numel(), dtype=buffer.dtype, symmetric=True, group=group)
+    moved = empty(buffer.numel(), dtype=buffer.dtype, symmetric=True, group=group, device=buffer.device)
     moved.copy_(buffer)
     target = moved.untyped_storage()
     with torch.no_grad():

@@ -7,10 +7,13 @@ import warnings
 import torch.distributed as dist
 
 from weftlink._native import flight_record as _flight_record
+from weftlink.torch.shutdown import open_groups
 
 
 def flight_record() -> dict:
     """The current record: ``entries``, oldest first, and the groups."""
+    for group in open_groups():
+        group._gpu.look_for_ends()
     return _flight_record()
 
 

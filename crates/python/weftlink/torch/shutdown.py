@@ -20,6 +20,11 @@ def leave_at_exit(group):
     _open.add(group)
 
 
+def open_groups():
+    """The groups of this process that were not left."""
+    return [group for group in list(_open) if group._process == os.getpid()]
+
+
 def _failure():
     """The exception that ended the program, as text; None without one. In an interactive session, no exception ends the program."""
     error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)

@@ -1,5 +1,6 @@
 """Symmetric tensors: memory that all ranks of a group allocate together, so that calls on it need no staging copy."""
 
+import contextlib
 import ctypes
 import math
 
@@ -7,27 +8,29 @@ import torch
 import torch.distributed as dist
 
 from weftlink.errors import UsageError
+from weftlink.torch import accelerator
 from weftlink.torch.calls import Calls
 
 
 def empty(
     *size, dtype: torch.dtype | None = None, symmetric: bool = False, group=None, device: torch.device | str = "cpu"
 ) -> torch.Tensor:
-    """Returns a CPU tensor as ``torch.empty`` does; with ``symmetric=True``, in memory that the ranks of the group share.
+    """Returns a tensor as ``torch.empty`` does; with ``symmetric=True``, in memory that the ranks of the group share.
 
     All ranks of the group call it with the same size and type, in the order of their other calls. A symmetric tensor is zeroed. Its
     memory is freed when the group is destroyed and the tensor is gone.
     """
     shape = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
     dtype = dtype or torch.get_default_dtype()
-    if torch.device(device).type != "cpu":
-        raise UsageError(f"Weft allocates CPU memory only, not memory of {device}")
-    if not symmetric:
-        return torch.empty(shape, dtype=dtype)
-    calls = calls_of(group)
+    device = torch.device(device)
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError(f"Weft allocates memory of CPUs and of CUDA, not of {device}")
     length = math.prod(shape)
-    if length == 0:
-        return torch.empty(shape, dtype=dtype)
+    if not symmetric or length == 0:
+        return torch.empty(shape, dtype=dtype, device=device)
+    calls = calls_of(group)
+    if device.type == "cuda":
+        return _on_gpu(calls, length, dtype, device).view(shape)
     memory = calls._native.window(length * dtype.itemsize)
     address = memory.__array_interface__["data"][0]
     array = (ctypes.c_uint8 * len(memory)).from_address(address)
@@ -35,6 +38,26 @@ def empty(
     array.memory = memory
     calls._windows.append((address, len(memory)))
     return torch.frombuffer(array, dtype=dtype, count=length).view(shape)
+
+
+def _on_gpu(calls, length, dtype, device):
+    memory = _GpuMemory(calls._gpu.window(length * dtype.itemsize, device))
+    tensor = accelerator.as_tensor(memory, device).view(dtype)
+    calls._windows.append((tensor.data_ptr(), length * dtype.itemsize))
+    return tensor
+
+
+class _GpuMemory:
+    """Memory that torch's allocator does not know."""
+
+    def __init__(self, window):
+        self._window = window
+        self.__cuda_array_interface__ = window.__cuda_array_interface__
+
+    def __del__(self):
+        # Streams may still use it, and if the group was destroyed, this unmaps it.
+        with contextlib.suppress(Exception):
+            accelerator.cuda.synchronize()
 
 
 def is_symmetric(tensor: torch.Tensor, group=None) -> bool:
@@ -51,10 +74,9 @@ def calls_of(group=None):
     group = group or dist.group.WORLD
     if isinstance(group, Calls):
         return group
-    try:
-        backend = group._get_backend(torch.device("cpu"))
-    except RuntimeError:
-        backend = None
-    if not isinstance(backend, Calls):
-        raise UsageError('this group does not use Weft for CPU tensors: create it with the backend "weft"')
-    return backend
+    for device in ("cpu", "cuda"):
+        with contextlib.suppress(RuntimeError):
+            backend = group._get_backend(torch.device(device))
+            if isinstance(backend, Calls):
+                return backend
+    raise UsageError('this group does not use Weft: create it with the backend "weft"')

@@ -25,6 +25,19 @@ def join(tensors):
     return flat, lambda: _copy(flat.split([tensor.numel() for tensor in tensors]), tensors)
 
 
+def adjacent(tensors):
+    """Contiguous tensors as one without a copy; None if they do not follow each other in one storage."""
+    first, end = tensors[0], tensors[0].data_ptr()
+    for tensor in tensors:
+        if tensor.data_ptr() != end or tensor.dtype != first.dtype:
+            return None
+        end += tensor.numel() * tensor.element_size()
+    length, storage = sum(tensor.numel() for tensor in tensors), first.untyped_storage()
+    if end > storage.data_ptr() + storage.nbytes():
+        return None
+    return first.as_strided((length,), (1,))
+
+
 def _copy(sources, targets):
     for source, target in zip(sources, targets, strict=True):
         target.copy_(source.view(target.shape))

@@ -9,7 +9,7 @@ from weftlink.errors import Error
 from weftlink.torch.errors import DeadlineError
 from weftlink.torch.failure import record_error
 
-_NO_TIMEOUT = timedelta(0)
+NO_TIMEOUT = timedelta(0)
 
 
 class Work(_TorchWork):
@@ -22,12 +22,12 @@ class Work(_TorchWork):
         self._number = number
         self._future = None
 
-    def wait(self, timeout=_NO_TIMEOUT):
+    def wait(self, timeout=NO_TIMEOUT):
         """Waits for its end and raises its error. A timeout that passes raises ``DeadlineError``, and the call continues."""
         if self._call is None:
             return True
         try:
-            is_over = self._call.wait(timeout.total_seconds() if timeout > _NO_TIMEOUT else None)
+            is_over = self._call.wait(timeout.total_seconds() if timeout > NO_TIMEOUT else None)
         except Error as error:
             record_error(error)
             raise
@@ -77,8 +77,7 @@ class Work(_TorchWork):
     def _outcome(self):
         error = self.exception()
         if error is not None:
-            record_error(error)
-            raise error
+            raise_recorded(error)
         return self._tensors
 
 
@@ -89,7 +88,7 @@ class Works(Work):
         super().__init__(None, tensors)
         self._works = works
 
-    def wait(self, timeout=_NO_TIMEOUT):
+    def wait(self, timeout=NO_TIMEOUT):
         for work in self._works:
             work.wait(timeout)
         return True
@@ -112,3 +111,8 @@ class Works(Work):
 
 # The work of a call that was done when it returned.
 DONE = Work(None, [])
+
+
+def raise_recorded(error):
+    record_error(error)
+    raise error

@@ -1,0 +1,217 @@
+"""Calls on CUDA tensors: their streams, and the tensors that must live until the GPU is done with them.
+
+A blocking call is enqueued on the current stream. An asynchronous call is enqueued on a stream of the group, which waits for the current stream
+first; ``Work.wait`` makes the stream that is current then wait for the end of the call. Neither waits on the host. While a graph is captured,
+every call goes through the stream of the group, because Weft does not order captured calls of different streams.
+"""
+
+import collections
+import functools
+import threading
+
+from weftlink._native import GroupOnGpu
+from weftlink.errors import UsageError
+from weftlink.torch import accelerator
+from weftlink.torch.blocks import collective
+from weftlink.torch.failure import record_error
+from weftlink.torch.gpu_work import GpuWork, StagedReceive
+from weftlink.torch.work import DONE, Work
+
+# Events that are kept for later calls.
+_SPARE_MAX = 16
+
+
+class Enqueued:
+    """Calls on a stream up to an event, and the tensors that they use."""
+
+    def __init__(self, end, records, kept=None, is_captured=False, is_blocking=False):
+        self.end = end
+        self.records = records
+        self.kept = kept
+        self.is_captured = is_captured
+        self.is_blocking = is_blocking
+
+    def is_over(self) -> bool:
+        try:
+            return self.end.query()
+        except RuntimeError:
+            # The context is lost, and nothing runs any more.
+            return True
+
+    def release(self) -> None:
+        """Drops the tensors: work that could reuse their memory comes after the calls."""
+        self.kept = None
+
+
+class Gpu:
+    """The calls of a group on CUDA tensors. Process group and backend share it."""
+
+    def __init__(self, native):
+        self.device = None
+        self.stream = None
+        self._native = native
+        self._group = GroupOnGpu(native)
+        self._copies = None
+        self._unfinished = collections.deque()
+        self._spare_events = []
+        self._releases = threading.Lock()
+
+    # Collectives.
+
+    def call(self, what, source, target, tensors, now, finish=None, counts=None, **options):
+        """Enqueues a collective and returns its work. ``finish`` enqueues what follows it, such as a copy of the result."""
+
+        def body(stream, captures, records):
+            enqueue = functools.partial(self._enqueue, stream, captures, records, **options)
+            collective(self._native, enqueue, what, source, target, counts)
+            if finish is not None:
+                finish()
+
+        first = source if source is not None else target
+        device = (first[0] if isinstance(first, list) else first).device
+        return self._run(device, body, (source, target, tensors, finish), tensors, now)
+
+    def _run(self, device, body, kept, tensors, now):
+        if accelerator.cuda.current_device() != device.index:
+            with accelerator.cuda.device(device):
+                return self._run(device, body, kept, tensors, now)
+        captures = accelerator.cuda.is_current_stream_capturing()
+        self._open(device, captures)
+        current, records = accelerator.cuda.current_stream(), []
+        try:
+            if now and not captures:
+                body(current.cuda_stream, False, records)
+                self._note(current, records)
+                return DONE
+            self.stream.wait_stream(current)
+            with accelerator.cuda.stream(self.stream):
+                body(self.stream.cuda_stream, captures, records)
+        except Exception as error:
+            if captures:
+                # The program may go on with its capture, which needs all streams joined.
+                current.wait_stream(self.stream)
+            self._forget_ended(succeeded=False, captures=captures)
+            record_error(error)
+            raise
+        end = accelerator.cuda.Event()
+        end.record(self.stream)
+        enqueued = Enqueued(end, records, kept, is_captured=captures)
+        self._forget_ended(succeeded=True, captures=captures)
+        self._unfinished.append(enqueued)
+        work = GpuWork(self, enqueued, tensors, self._native.sequence)
+        if not now:
+            return work
+        work.wait()
+        return DONE
+
+    def _open(self, device, captures):
+        """Makes the stream in the first call."""
+        if self.stream is not None:
+            return
+        if captures:
+            raise UsageError("the first call of a group on a GPU cannot be captured: make it once before the capture")
+        self.device, self.stream = device, accelerator.cuda.Stream(device)
+
+    def _enqueue(self, stream, captures, records, what, source, target, **options):
+        tensor = source if source is not None else target
+        if tensor.numel() == 0:
+            return
+        place = {"device": tensor.device.index, "stream": stream, "captures": captures}
+        record = self._group.enqueue(what, source, target, **place, **options)
+        if record is not None:
+            records.append(record)
+
+    def _note(self, current, records):
+        """Remembers blocking calls until they have ended, for the flight record."""
+        self._forget_ended(succeeded=True, captures=False)
+        end = self._spare_events.pop() if self._spare_events else accelerator.cuda.Event()
+        end.record(current)
+        self._unfinished.append(Enqueued(end, records, is_blocking=True))
+
+    def _forget_ended(self, succeeded, captures):
+        """Drops the calls that have ended. Events cannot be queried during a capture."""
+        if captures or not self._releases.acquire(blocking=False):
+            return
+        try:
+            while self._unfinished and (self._unfinished[0].is_captured or self._unfinished[0].is_over()):
+                ended = self._unfinished.popleft()
+                for record in ended.records:
+                    self._group.mark_ended(record, succeeded)
+                if ended.is_blocking and len(self._spare_events) < _SPARE_MAX:
+                    # It has no work, which could still ask for its event.
+                    self._spare_events.append(ended.end)
+        finally:
+            self._releases.release()
+
+    # Messages: they go through CPU memory.
+
+    def send(self, tensor, to, tag):
+        """Copies a tensor to CPU memory, for which the host waits, and starts sending it."""
+        with accelerator.cuda.device(tensor.device):
+            self._refuse_capture("send")
+            host = accelerator.pinned_like(tensor)
+            host.copy_(tensor)
+            return Work(self._native.send(host, to, tag), [tensor])
+
+    def receive(self, tensor, source, tag):
+        """Starts receiving a tensor in CPU memory. It is copied to the GPU when it has arrived."""
+        with accelerator.cuda.device(tensor.device):
+            self._refuse_capture("recv")
+            if self._copies is None:
+                self._copies = accelerator.cuda.Stream(tensor.device)
+            copies, host, end = self._copies, accelerator.pinned_like(tensor), accelerator.cuda.Event()
+            ready = accelerator.cuda.current_stream().record_event()
+
+            def finish():
+                with accelerator.cuda.stream(copies):
+                    # Earlier work may still use the tensor.
+                    copies.wait_event(ready)
+                    tensor.copy_(host, non_blocking=True)
+                    end.record(copies)
+
+            call = self._native.receive(host, source, tag, finish=finish)
+            return StagedReceive(call, [tensor], copies, end)
+
+    @staticmethod
+    def _refuse_capture(what):
+        if accelerator.cuda.is_current_stream_capturing():
+            raise UsageError(f"{what} of a CUDA tensor goes through CPU memory and cannot be captured in a graph")
+
+    # Errors and ends.
+
+    def failure(self):
+        """The error of a call that has failed; None without one."""
+        return self._group.failure()
+
+    def check(self):
+        error = self.failure()
+        if error is not None:
+            record_error(error)
+            raise error
+
+    def synchronize(self):
+        """Waits on the host for the current stream and for all calls, and raises the error of one that has failed."""
+        if self.stream is None:
+            return
+        with accelerator.cuda.device(self.device):
+            self._refuse_capture("barrier")
+            ends = [stream.record_event() for stream in (accelerator.cuda.current_stream(), self.stream)]
+        for end in ends:
+            accelerator.wait_on_host(end, None)
+        self.check()
+
+    def window(self, length, device):
+        """Symmetric memory of this many bytes, as an object with ``__cuda_array_interface__``. All ranks call it."""
+        with accelerator.cuda.device(device):
+            self._refuse_capture("allocating symmetric memory")
+            return self._group.window(length, accelerator.cuda.current_device())
+
+    def look_for_ends(self):
+        """Marks calls that have ended since the last call in the flight record."""
+        if self._unfinished and not accelerator.cuda.is_current_stream_capturing():
+            self._forget_ended(succeeded=self.failure() is None, captures=False)
+
+    def close(self):
+        """Drops everything; the calls have ended."""
+        self.look_for_ends()
+        self._unfinished.clear()

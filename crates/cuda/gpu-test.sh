@@ -1,15 +1,15 @@
 #!/bin/bash
-# Tests on the first GPU: the cases with ranks as threads and as processes, windows and waits, tensors of PyTorch, random faults, and the cases under compute-sanitizer.
+# Tests on the first GPU: the cases with ranks as threads and as processes, windows and waits, tensors of PyTorch, torch.distributed, random faults, and the cases under compute-sanitizer.
 #
 #   gpu-test.sh [BINARY] [PART...]
 #
 # BINARY: the tests of weftlink-cuda as `cargo test --no-run -p weftlink-cuda --lib` builds them; built here if it is missing or empty. A machine
-# without Rust needs nothing else. PART: cases, processes, windows, python, faults, sanitizer; all of them by default. LOGS: a folder for the output of each test.
+# without Rust needs nothing else. PART: cases, processes, windows, python, torch, faults, sanitizer; all of them by default. LOGS: a folder for the output of each test.
 set -uo pipefail
 
 binary=${1:-}
 parts=${*:2}
-parts=${parts:-cases processes windows python faults sanitizer}
+parts=${parts:-cases processes windows python torch faults sanitizer}
 logs=${LOGS:-$(mktemp -d)}
 # Each rank of a process has a hardware queue; under MPS they share about 120.
 export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-32}
@@ -18,8 +18,8 @@ sanitized=gpu_tests::cases_of_2_ranks
 
 for part in $parts; do
     case $part in
-    cases | processes | windows | python | faults | sanitizer) ;;
-    *) echo "unknown part $part: use cases, processes, windows, python, faults, sanitizer" >&2; exit 2 ;;
+    cases | processes | windows | python | torch | faults | sanitizer) ;;
+    *) echo "unknown part $part: use cases, processes, windows, python, torch, faults, sanitizer" >&2; exit 2 ;;
     esac
 done
 if [[ -z $binary ]]; then
@@ -56,19 +56,30 @@ for part in $parts; do
     processes) chosen=$(grep '^gpu_tests::processes::' <<< "$all") ;;
     windows) chosen=$(grep -E '^gpu_tests::(windows|waits|spread|streams)::' <<< "$all") ;;
     faults) chosen=$(grep '^gpu_tests::faults::' <<< "$all") ;;
-    python | sanitizer) chosen= ;;
+    python | torch | sanitizer) chosen= ;;
     esac
     for test in $chosen; do
         run "$test" 500 "$binary" --exact "$test" --ignored --nocapture
     done
-    if [[ $part == python ]]; then
+    if [[ $part == python || $part == torch ]]; then
         if ! command -v weft > /dev/null || ! python3 -c 'import torch, weftlink' 2> /dev/null; then
-            echo "skipped python: it needs weft in PATH, and a python3 with torch and weftlink"
+            echo "skipped $part: it needs weft in PATH, and a python3 with torch and weftlink"
             continue
         fi
+    fi
+    if [[ $part == python ]]; then
         program=$(dirname "$0")/../python/tests/programs/gpu.py
         run python 200 weft run -n 3 --gpus shared --mps -- python3 "$program"
         run python-expandable-segments 200 env PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True weft run -n 3 --gpus shared --mps -- python3 "$program"
+    fi
+    if [[ $part == torch ]]; then
+        program=$(dirname "$0")/../python/tests/programs/torch_gpu.py
+        for ranks in 1 3; do
+            run "torch-$ranks-ranks" 300 weft run -n $ranks --gpus shared --mps -- python3 -W ignore "$program"
+        done
+        run torch-both-devices 300 weft run -n 2 --gpus shared --mps -- python3 -W ignore "$program" --backend cpu:weft,cuda:weft
+        # Without MPS, survivors keep their contexts. The job fails, because a rank was killed: its output says what the others found.
+        run torch-killed 120 bash -c 'weft run -n 3 --gpus shared --keep-going -- python3 -W ignore "$0" --killed | tee /dev/stderr | grep -q "the error names it"' "$program"
     fi
     if [[ $part == sanitizer ]]; then
         if ! sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2> /dev/null); then

@@ -7,6 +7,7 @@ import sys
 import unittest
 import weakref
 from datetime import timedelta
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -176,6 +177,14 @@ def failures(rank, size, cuda):
             raise AssertionError("the GPU has failed")
         except Error as error:
             assert "rank 1 died" in str(error), error
+    # Where the context is lost, torch's own error says less.
+    with mock.patch.object(stand_in_gpu.Stream, "record_event", side_effect=RuntimeError("an illegal memory access")):
+        for call in (lambda: dist.all_reduce(torch.ones(4), async_op=True), dist.barrier):
+            try:
+                call()
+                raise AssertionError("the GPU has failed")
+            except Error as error:
+                assert "rank 1 died" in str(error) and "illegal" in str(error.__cause__), error
     assert work.is_completed() and not work.is_success() and "rank 1" in str(work.exception())
     assert "rank 1" in str(weftlink.torch.last_error())
     try:
@@ -226,6 +235,48 @@ class OnAStandIn(unittest.TestCase):
 
     def test_a_failure_reaches_works_and_later_calls(self):
         self.check(failures)
+
+
+class FakeTensor:
+    """What Weft reads of a CUDA tensor."""
+
+    dtype, is_cuda, device = torch.float32, True, torch.device("cuda", 0)
+    get_device, numel, data_ptr, is_contiguous = lambda _: 0, lambda _: 4, lambda _: 1 << 32, lambda _: True
+
+
+def without_driver(rank, size):
+    native, tensor = dist.group.WORLD._gpu._group, FakeTensor()
+    place = {"device": 0, "stream": 0}
+    refused = {
+        "unknown collective": lambda: native.enqueue("nothing", tensor, tensor, **place),
+        "a tensor is on cpu": lambda: native.enqueue("all_reduce", torch.ones(4), tensor, **place),
+        "another on cuda:1": lambda: native.enqueue("all_reduce", tensor, tensor, device=1, stream=0),
+        "before the capture": lambda: native.enqueue("all_reduce", tensor, tensor, captures=True, **place),
+        "single number": lambda: native.enqueue("all_reduce", tensor, tensor, op=8, **place),
+    }
+    for text, call in refused.items():
+        try:
+            call()
+            raise AssertionError(text)
+        except UsageError as error:
+            assert text in str(error), error
+    entries = len(weftlink.torch.flight_record()["entries"])
+    try:
+        native.enqueue("all_reduce", tensor, tensor, **place)
+        raise AssertionError("there is no GPU")
+    except dist.DistBackendError as error:
+        assert error.operation == "all_reduce" and "libcuda" in str(error), error
+    assert native.failure() is None
+    last = weftlink.torch.flight_record()["entries"][entries:]
+    assert [(entry["profiling_name"], entry["state"], entry["retired"]) for entry in last] == [("weft:all_reduce", "started", True)], last
+    dist.all_reduce(ones := torch.ones(2))
+    assert ones.tolist() == [size] * 2
+
+
+@unittest.skipIf(torch.cuda.is_available(), "there is a GPU")
+class WithoutDriver(unittest.TestCase):
+    def test_errors_say_what_is_missing_and_cpu_tensors_still_work(self):
+        run(2, without_driver)
 
 
 class Program(unittest.TestCase):

@@ -365,6 +365,15 @@ impl Group {
     }
 }
 
+impl Drop for Group {
+    /// Leaving waits for calls on the GPU, which may wait for threads that need the interpreter.
+    fn drop(&mut self) {
+        if Python::try_attach(|py| py.detach(|| self.gpus.leave())).is_none() {
+            self.gpus.leave();
+        }
+    }
+}
+
 /// Both sides of a call, and their staging copies.
 #[allow(clippy::type_complexity, reason = "two of each")]
 fn sides(

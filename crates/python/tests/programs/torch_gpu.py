@@ -36,6 +36,8 @@ class Program:
     def __init__(self, device):
         self.device, self.is_gpu = device, device.type == "cuda"
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        # Otherwise torch wraps the works, which then have no state and no source.
+        self.has_own_works = isinstance(dist.group.WORLD, weftlink.torch.backend.Group)
 
     def busy(self, cycles=BUSY_CYCLES):
         """Keeps the current stream busy."""
@@ -91,11 +93,11 @@ def waits(program):
         work = dist.all_reduce(tensor, async_op=not blocking)
         if work is not None:
             work.wait()
-            assert not work.is_completed()
+            assert not program.has_own_works or not work.is_completed()
         took, event = time.perf_counter() - began, torch.cuda.current_stream().record_event()
         assert not event.query() and took < 0.1, f"the host waited {took} s"
         program.synchronize()
-        assert work is None or (work.is_completed() and work.is_success())
+        assert work is None or not program.has_own_works or (work.is_completed() and work.is_success())
     yield "neither a call nor a wait blocks the host"
 
 
@@ -127,7 +129,7 @@ def messages(program):
         works = dist.batch_isend_irecv([dist.P2POp(dist.isend, sent, after), dist.P2POp(dist.irecv, got, before)])
         [work.wait() for work in works]
         assert (got == before).all(), f"{length}"
-    if size > 1:
+    if size > 1 and program.has_own_works:
         for sender in range(size):
             tensor = torch.full((7,), float(rank))
             if rank == sender:

@@ -29,7 +29,7 @@ def as_tensor(memory, device: torch.device) -> torch.Tensor:
 
 
 def wait_on_host(event, seconds: float | None) -> bool:
-    """Waits until the GPU has reached an event, or for some seconds: whether it has. Signals are handled meanwhile."""
+    """Waits until ``event.query()`` is true, or for some seconds: whether it is. Signals are handled meanwhile."""
     end, pause = None if seconds is None else time.monotonic() + seconds, 1e-5
     while not event.query():
         if end is not None and time.monotonic() >= end:

@@ -10,7 +10,7 @@ import functools
 import threading
 
 from weftlink._native import GroupOnGpu
-from weftlink.errors import UsageError
+from weftlink.errors import Error, UsageError
 from weftlink.torch import accelerator
 from weftlink.torch.blocks import collective
 from weftlink.torch.failure import record_error
@@ -31,7 +31,8 @@ class Enqueued:
         self.is_captured = is_captured
         self.is_blocking = is_blocking
 
-    def is_over(self) -> bool:
+    def query(self) -> bool:
+        """Whether the calls have ended."""
         try:
             return self.end.query()
         except RuntimeError:
@@ -90,9 +91,7 @@ class Gpu:
             if captures:
                 # The program may go on with its capture, which needs all streams joined.
                 current.wait_stream(self.stream)
-            self._forget_ended(succeeded=False, captures=captures)
-            record_error(error)
-            raise
+            self._raise(error, captures)
         end = accelerator.cuda.Event()
         end.record(self.stream)
         enqueued = Enqueued(end, records, kept, is_captured=captures)
@@ -103,6 +102,14 @@ class Gpu:
             return work
         work.wait()
         return DONE
+
+    def _raise(self, error, captures):
+        """Raises an error of this call, or the reason for it: if the context of the GPU is lost, torch does not know which rank died."""
+        failure = None if captures else self.failure()
+        self._forget_ended(succeeded=failure is None, captures=captures)
+        error, cause = (error, None) if failure is None or isinstance(error, Error) else (failure, error)
+        record_error(error)
+        raise error from cause
 
     def _open(self, device, captures):
         """Makes the stream in the first call."""
@@ -133,7 +140,7 @@ class Gpu:
         if captures or not self._releases.acquire(blocking=False):
             return
         try:
-            while self._unfinished and (self._unfinished[0].is_captured or self._unfinished[0].is_over()):
+            while self._unfinished and (self._unfinished[0].is_captured or self._unfinished[0].query()):
                 ended = self._unfinished.popleft()
                 for record in ended.records:
                     self._group.mark_ended(record, succeeded)
@@ -195,9 +202,12 @@ class Gpu:
             return
         with accelerator.cuda.device(self.device):
             self._refuse_capture("barrier")
-            ends = [stream.record_event() for stream in (accelerator.cuda.current_stream(), self.stream)]
-        for end in ends:
-            accelerator.wait_on_host(end, None)
+            try:
+                ends = [stream.record_event() for stream in (accelerator.cuda.current_stream(), self.stream)]
+                for end in ends:
+                    accelerator.wait_on_host(end, None)
+            except RuntimeError as error:
+                self._raise(error, captures=False)
         self.check()
 
     def window(self, length, device):

@@ -22,7 +22,8 @@ class GpuWork(Work):
         """Makes the current stream wait for its end. A call that has failed raises its error. With a timeout, the host waits first."""
         enqueued = self._enqueued
         if not enqueued.is_captured:
-            if timeout > NO_TIMEOUT and not accelerator.wait_on_host(enqueued.end, timeout.total_seconds()):
+            self._gpu.check()
+            if timeout > NO_TIMEOUT and not accelerator.wait_on_host(enqueued, timeout.total_seconds()):
                 limit_ms = timeout // timedelta(milliseconds=1)
                 text = f"Operation timed out! Timed out waiting {limit_ms}ms for a call on a GPU to complete; it continues there"
                 raise DeadlineError(text)
@@ -38,7 +39,7 @@ class GpuWork(Work):
     def is_completed(self):
         if self._enqueued.is_captured:
             raise UsageError("a captured call runs when its graph is launched: it is not known whether it has completed")
-        if not self._is_over and self._enqueued.is_over():
+        if not self._is_over and self._enqueued.query():
             # An error that comes later is another call's.
             self._is_over, self._error = True, self._gpu.failure()
         return self._is_over

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What `all_reduce` of torch.distributed costs on CUDA tensors, on Weft and on NCCL in the same process. Prints CSV.
 
-    weft run -n 1 --gpus all -- python bench/gpu/torch_calls.py            # NCCL needs a GPU for each rank
-    weft run -n 2 --gpus shared --mps -- python bench/gpu/torch_calls.py   # Weft alone
+    weft run --no-tag -n 1 --gpus all -- python bench/gpu/torch_calls.py            # NCCL needs a GPU for each rank
+    weft run --no-tag -n 2 --gpus shared --mps -- python bench/gpu/torch_calls.py --weft-only
 
 `host_us` is the time of the caller per call, without waiting for the GPU in between; `total_us` the time until the GPU has run all calls. Ways:
 `blocking` (async_op=False), `async` (async_op=True and a wait) and `graph` (a captured graph of the blocking calls, launched).

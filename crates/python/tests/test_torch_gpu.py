@@ -303,6 +303,17 @@ class Registration(unittest.TestCase):
         run(2, devices)
         run(2, devices, backend="cpu:weft,cuda:weft")
 
+    def test_beside_another_backend(self):
+        run(2, beside, backend="cpu:gloo,cuda:weft")
+
+
+def beside(rank, size):
+    group = dist.group.WORLD
+    assert isinstance(group._get_backend(torch.device("cuda")), weftlink.torch.backend.Backend)
+    assert not isinstance(group._get_backend(torch.device("cpu")), weftlink.torch.backend.Backend)
+    dist.all_reduce(tensor := torch.ones(2))
+    assert tensor.tolist() == [size] * 2
+
 
 def devices(rank, size):
     group = dist.group.WORLD

@@ -20,7 +20,7 @@ def future(device: torch.device) -> torch.futures.Future:
 
 def pinned_like(tensor: torch.Tensor) -> torch.Tensor:
     """CPU memory that the GPU copies to and from without a staging copy."""
-    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
 
 
 def as_tensor(memory, device: torch.device) -> torch.Tensor:

@@ -73,7 +73,7 @@ def _all_to_all(native, enqueue, source, target, counts):
 
 def _exchange_counts(native, counts):
     """The elements that each rank sends to each, from the lengths of all ranks, which are exchanged on the CPU."""
-    own = torch.tensor(counts, dtype=torch.int64)
+    own = torch.tensor(counts, dtype=torch.int64, device="cpu")
     all_counts = own.new_empty((native.size, *own.shape))
     call = native.call("all_gather", own, all_counts, now=True)
     if call is not None:

@@ -46,7 +46,7 @@ def _move(bucket: dist.GradBucket, buffer: torch.Tensor, group) -> bool:
     storage = buffer.untyped_storage()
     gradients = [parameter.grad for parameter in bucket.parameters()]
     are_views = all(grad is not None and grad.untyped_storage().data_ptr() == storage.data_ptr() for grad in gradients)
-    movable = torch.tensor([are_views and buffer.storage_offset() == 0], dtype=torch.uint8)
+    movable = torch.tensor([are_views and buffer.storage_offset() == 0], dtype=torch.uint8, device="cpu")
     dist.all_reduce(movable, op=dist.ReduceOp.MIN, group=group)
     if not movable.item():
         return False

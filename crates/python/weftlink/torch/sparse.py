@@ -6,7 +6,7 @@ import torch
 def sum_of_sparse(all_gather, size: int, tensor: torch.Tensor) -> torch.Tensor:
     """The sum of all ranks' sparse tensors. ``all_gather(source, target, lengths)`` gathers so many elements of each rank."""
     tensor = tensor.coalesce()
-    counts = _gather(all_gather, torch.tensor([tensor._nnz()]), [1] * size, (size,)).tolist()
+    counts = _gather(all_gather, torch.tensor([tensor._nnz()], device="cpu"), [1] * size, (size,)).tolist()
     total, dimensions = sum(counts), tensor.sparse_dim()
     indices = _gather(all_gather, tensor.indices().t().contiguous(), counts, (total, dimensions))
     values = _gather(all_gather, tensor.values().contiguous(), counts, (total, *tensor.values().shape[1:]))

@@ -172,7 +172,7 @@ impl Communicator {
         let request = request.map_err(failed)?;
         let (buffers, timeout) = (request.buffers, request.deadline);
         let factor = request.operation.as_ref().and_then(|operation| operation.factor().map(<[u8]>::to_vec));
-        if !self.gpus.has_joined(py) {
+        if !self.gpus.has_joined() {
             self.join_on_gpu(py, operation, device)?;
         }
         let stream = *stream;

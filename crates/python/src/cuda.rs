@@ -62,12 +62,8 @@ const NOT_PREPARED: &str = "a call of this kind, with this number and type of el
 
 impl Gpus {
     /// Whether this rank has joined the others.
-    pub(crate) fn has_joined(&self, py: Python<'_>) -> bool {
-        py.detach(|| {
-            let has_joined = lock(&self.gpu).is_some();
-            self.leave_if_closed();
-            has_joined
-        })
+    pub(crate) fn has_joined(&self) -> bool {
+        lock(&self.aborter).is_some()
     }
 
     /// Joins the ranks of a group. All ranks call it.
@@ -79,8 +75,8 @@ impl Gpus {
                 gpu.collectives().abort();
             }
             *aborter = Some(gpu.collectives().aborter());
+            *lock(&self.gpu) = Some(gpu);
         }
-        *lock(&self.gpu) = Some(gpu);
         self.leave_if_closed();
         Ok(())
     }
@@ -169,45 +165,42 @@ impl Gpus {
         arguments: Arguments,
         interrupted: impl FnOnce(),
     ) -> PyResult<Result<(), cuda::Error>> {
-        let found = py.detach(|| {
-            self.with(|gpu| {
+        // One turn without the interpreter, which another thread may keep afterwards.
+        let enqueued = py.detach(move || {
+            self.with(move |gpu| {
                 let call = Call::of(gpu, &arguments)?;
-                let is_prepared = gpu.is_prepared(&call.call);
-                Ok((arguments, call, is_prepared))
+                if !gpu.is_prepared(&call.call) {
+                    return Ok(Some((call, arguments)));
+                }
+                // SAFETY: the caller's.
+                unsafe { call.enqueue(gpu, &arguments) }.map(|()| None)
             })
         });
-        let (arguments, Call { call, addresses }, is_prepared) = match found {
-            Ok(found) => found,
+        let (call, arguments) = match enqueued {
+            Ok(Some(unprepared)) => unprepared,
+            Ok(None) => return Ok(Ok(())),
             Err(error) => return Ok(Err(error)),
         };
-        if !is_prepared {
-            if arguments.is_prepared_before {
-                let attempt = format!("capture {}", call.collective);
-                return Ok(Err(cuda::Error::Misuse { attempt, why: NOT_PREPARED.to_owned() }));
-            }
-            let (gpus, wanted) = (self.clone(), call.clone());
-            // The call itself is made by this thread, while its arrays are there.
-            let timeout = arguments.timeout;
-            let prepared =
-                interruptible(py, move || gpus.with(|gpu| gpu.prepare(wanted, addresses, timeout)));
-            let prepared = prepared.inspect_err(|_| interrupted())?;
-            if let Err(error) = &prepared
-                && !matches!(error, cuda::Error::Misuse { .. } | cuda::Error::Failed { .. })
-            {
-                // The others make the call, and would wait for this rank.
-                self.abort();
-            }
-            if prepared.is_err() {
-                return Ok(prepared);
-            }
+        if arguments.is_prepared_before {
+            let attempt = format!("capture {}", call.call.collective);
+            return Ok(Err(cuda::Error::Misuse { attempt, why: NOT_PREPARED.to_owned() }));
         }
-        let Arguments { stream, timeout, factor, .. } = arguments;
-        let factor = factor.and_then(|factor| Operation::premultiplied_sum(&factor));
-        let operation = factor.unwrap_or(call.reduction.into());
+        let (gpus, wanted, timeout) = (self.clone(), call.clone(), arguments.timeout);
+        // The call itself is made by this thread, while its arrays are there.
+        let prepare = move || gpus.with(|gpu| gpu.prepare(wanted.call, wanted.addresses, timeout));
+        let prepared = interruptible(py, prepare).inspect_err(|_| interrupted())?;
+        if let Err(error) = &prepared
+            && !matches!(error, cuda::Error::Misuse { .. } | cuda::Error::Failed { .. })
+        {
+            // The others make the call, and would wait for this rank.
+            self.abort();
+        }
+        if prepared.is_err() {
+            return Ok(prepared);
+        }
         // SAFETY: the caller's.
-        let enqueue =
-            |gpu: &mut AddressedRank| unsafe { gpu.enqueue(&call, addresses, stream, timeout, operation) };
-        Ok(py.detach(|| self.with(enqueue)))
+        let enqueue = move |gpu: &mut AddressedRank| unsafe { call.enqueue(gpu, &arguments) };
+        Ok(py.detach(move || self.with(enqueue)))
     }
 }
 
@@ -238,6 +231,16 @@ impl Call {
             (if own == 0 { other } else { own }) + (elements * data_type.bytes()) as u64
         };
         Ok(Call { call, addresses: [at(first, last, input), at(last, first, output)] })
+    }
+
+    /// # Safety
+    /// As for [`Gpus::call`].
+    unsafe fn enqueue(&self, rank: &mut AddressedRank, arguments: &Arguments) -> Result<(), cuda::Error> {
+        let Arguments { stream, timeout, factor, .. } = arguments;
+        let factor = factor.as_deref().and_then(Operation::premultiplied_sum);
+        let operation = factor.unwrap_or(self.call.reduction.into());
+        // SAFETY: the caller's.
+        unsafe { rank.enqueue(&self.call, self.addresses, *stream, *timeout, operation) }
     }
 }
 

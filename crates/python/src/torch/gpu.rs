@@ -141,7 +141,7 @@ impl GroupOnGpu {
             }
             None => (Reduction::Sum, None),
         };
-        if place.captures && !group.gpus.has_joined(py) {
+        if place.captures && !group.gpus.has_joined() {
             return Err(usage(
                 py,
                 &format!("{name}: make a call on this GPU before the capture, in which the ranks join"),
@@ -168,7 +168,7 @@ impl GroupOnGpu {
     /// Joins the ranks on GPUs, once. All ranks do it.
     fn join(&self, py: Python<'_>, name: &'static str, device: usize) -> PyResult<()> {
         let group = self.group.get();
-        if group.gpus.has_joined(py) {
+        if group.gpus.has_joined() {
             return Ok(());
         }
         let OpenGroup { lanes, identities, .. } = group.opened(py)?;

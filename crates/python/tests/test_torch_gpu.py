@@ -82,12 +82,22 @@ def lifetime(rank, size, cuda):
     work.wait()
     del work
     assert tensor() is None
+    work, tensor = started()
+    with cuda.stream(cuda.Stream()):
+        work.wait()
+    del work
+    assert tensor() is not None, "the stream that may reuse its memory does not wait"
+    cuda.is_busy = False
+    dist.all_reduce(torch.ones(2))
+    assert tensor() is None
+    cuda.is_busy = True
+    dist.all_reduce(torch.ones(2))
     # Blocking calls keep nothing.
     assert all(enqueued.kept is None for enqueued in group._gpu._unfinished)
     cuda.is_busy = False
     weftlink.torch.flight_record()
     assert not group._gpu._unfinished
-    assert [succeeded for _, succeeded in group._gpu._group.ended] == [True] * 4
+    assert [succeeded for _, succeeded in group._gpu._group.ended] == [True] * 7
 
 
 def completion(rank, size, cuda):

@@ -17,17 +17,20 @@ from weftlink.torch.failure import record_error
 from weftlink.torch.gpu_work import GpuWork, StagedReceive
 from weftlink.torch.work import DONE, Work
 
+# How long closing waits for a copy.
+_CLOSE_S = 1.0
 # Events that are kept for later calls.
 _SPARE_MAX = 16
 
 
 class Enqueued:
-    """Calls on a stream up to an event, and the tensors that they use."""
+    """Calls on a stream up to an event, and the tensors that they use. ``origin`` is the stream that was current, whose memory these have."""
 
-    def __init__(self, end, records, kept=None, is_captured=False, is_blocking=False):
+    def __init__(self, end, records=(), kept=None, origin=None, is_captured=False, is_blocking=False):
         self.end = end
         self.records = records
         self.kept = kept
+        self.origin = origin
         self.is_captured = is_captured
         self.is_blocking = is_blocking
 
@@ -39,9 +42,11 @@ class Enqueued:
             # The context is lost, and nothing runs any more.
             return True
 
-    def release(self) -> None:
-        """Drops the tensors: work that could reuse their memory comes after the calls."""
-        self.kept = None
+    def wait(self, current) -> None:
+        """Makes a stream wait. If it is the one whose memory the tensors have, work that reuses the memory comes after the calls."""
+        current.wait_event(self.end)
+        if current.cuda_stream == self.origin:
+            self.kept = None
 
 
 class Gpu:
@@ -94,7 +99,7 @@ class Gpu:
             self._raise(error, captures)
         end = accelerator.cuda.Event()
         end.record(self.stream)
-        enqueued = Enqueued(end, records, kept, is_captured=captures)
+        enqueued = Enqueued(end, records, kept, current.cuda_stream, is_captured=captures)
         self._forget_ended(succeeded=True, captures=captures)
         self._unfinished.append(enqueued)
         work = GpuWork(self, enqueued, tensors, self._native.sequence)
@@ -156,6 +161,7 @@ class Gpu:
         """Copies a tensor to CPU memory, for which the host waits, and starts sending it."""
         with accelerator.cuda.device(tensor.device):
             self._refuse_capture("send")
+            self._forget_ended(succeeded=True, captures=False)
             host = accelerator.pinned_like(tensor)
             host.copy_(tensor)
             return Work(self._native.send(host, to, tag), [tensor])
@@ -164,25 +170,27 @@ class Gpu:
         """Starts receiving a tensor in CPU memory. It is copied to the GPU when it has arrived."""
         with accelerator.cuda.device(tensor.device):
             self._refuse_capture("recv")
+            self._forget_ended(succeeded=True, captures=False)
             if self._copies is None:
                 self._copies = accelerator.cuda.Stream(tensor.device)
-            copies, host, end = self._copies, accelerator.pinned_like(tensor), accelerator.cuda.Event()
-            ready = accelerator.cuda.current_stream().record_event()
+            copies, current, host = self._copies, accelerator.cuda.current_stream(), accelerator.pinned_like(tensor)
+            ready, copied = current.record_event(), Enqueued(accelerator.cuda.Event(), kept=tensor, origin=current.cuda_stream)
 
             def finish():
                 with accelerator.cuda.stream(copies):
                     # Earlier work may still use the tensor.
                     copies.wait_event(ready)
                     tensor.copy_(host, non_blocking=True)
-                    end.record(copies)
+                    copied.end.record(copies)
+                self._unfinished.append(copied)
 
             call = self._native.receive(host, source, tag, finish=finish)
-            return StagedReceive(call, [tensor], copies, end)
+            return StagedReceive(call, [tensor], copies, copied)
 
     @staticmethod
     def _refuse_capture(what):
         if accelerator.cuda.is_current_stream_capturing():
-            raise UsageError(f"{what} of a CUDA tensor goes through CPU memory and cannot be captured in a graph")
+            raise UsageError(f"{what} on a GPU needs the host and cannot be captured in a graph")
 
     # Errors and ends.
 
@@ -222,6 +230,9 @@ class Gpu:
             self._forget_ended(succeeded=self.failure() is None, captures=False)
 
     def close(self):
-        """Drops everything; the calls have ended."""
+        """Drops everything. Calls have ended, and copies of messages end soon."""
         self.look_for_ends()
+        for enqueued in self._unfinished:
+            if not enqueued.is_captured:
+                accelerator.wait_on_host(enqueued, _CLOSE_S)
         self._unfinished.clear()

@@ -28,9 +28,7 @@ class GpuWork(Work):
                 text = f"Operation timed out! Timed out waiting {limit_ms}ms for a call on a GPU to complete; it continues there"
                 raise DeadlineError(text)
             self._gpu.check()
-        accelerator.cuda.current_stream(self._gpu.device).wait_event(enqueued.end)
-        # A tensor that is freed from now on is freed on a stream that waits for the call.
-        enqueued.release()
+        enqueued.wait(accelerator.cuda.current_stream(self._gpu.device))
         return True
 
     def block_current_stream(self):
@@ -69,21 +67,21 @@ class GpuWork(Work):
 class StagedReceive(Work):
     """A message that is copied to the GPU when it has arrived in CPU memory. The host waits for the message, and the current stream for the copy."""
 
-    def __init__(self, call, tensors, copies, end):
+    def __init__(self, call, tensors, copies, copied):
         super().__init__(call, tensors)
         self._copies = copies
-        self._end = end
+        self._copied = copied
 
     def wait(self, timeout=NO_TIMEOUT):
         super().wait(timeout)
-        accelerator.cuda.current_stream(self._tensors[0].device).wait_event(self._end)
+        self._copied.wait(accelerator.cuda.current_stream(self._tensors[0].device))
         return True
 
     def block_current_stream(self):
         self.wait()
 
     def is_completed(self):
-        return self._call.done() and (self._call.exception() is not None or self._end.query())
+        return self._call.done() and (self._call.exception() is not None or self._copied.query())
 
     def is_success(self):
         return self.is_completed() and self._call.exception() is None

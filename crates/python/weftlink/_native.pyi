@@ -141,10 +141,7 @@ class GroupOnGpu:
     def window(self, bytes: int, device: int) -> GpuWindow: ...
 
 class GpuWindow:
-    """This rank's part of symmetric memory on GPUs, as bytes."""
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+    """This rank's part of symmetric memory on GPUs, as bytes: an object with ``__cuda_array_interface__``."""
 
 class Fabric:
     """A machine or cluster: hosts, devices, and the links between them."""

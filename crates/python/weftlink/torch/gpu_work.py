@@ -65,7 +65,7 @@ class GpuWork(Work):
 
 
 class StagedReceive(Work):
-    """A message that is copied to the GPU when it has arrived in CPU memory. The host waits for the message, and the current stream for the copy."""
+    """A message that is copied to the GPU when it has arrived in CPU memory. The host waits for the message, the stream for the copy."""
 
     def __init__(self, call, tensors, copies, copied):
         super().__init__(call, tensors)

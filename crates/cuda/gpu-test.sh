@@ -1,15 +1,15 @@
 #!/bin/bash
-# Tests on the first GPU: the cases with ranks as threads and as processes, windows and waits, tensors of PyTorch, torch.distributed, random faults, and the cases under compute-sanitizer.
+# Tests on the first GPU: the cases with ranks as threads and as processes, windows and waits, messages, tensors of PyTorch, torch.distributed, random faults, and the cases under compute-sanitizer.
 #
 #   gpu-test.sh [BINARY] [PART...]
 #
 # BINARY: the tests of weftlink-cuda as `cargo test --no-run -p weftlink-cuda --lib` builds them; built here if it is missing or empty. A machine
-# without Rust needs nothing else. PART: cases, processes, windows, python, torch, faults, sanitizer; all of them by default. LOGS: a folder for the output of each test.
+# without Rust needs nothing else. PART: cases, processes, windows, messages, python, torch, faults, sanitizer; all of them by default. LOGS: a folder for the output of each test.
 set -uo pipefail
 
 binary=${1:-}
 parts=${*:2}
-parts=${parts:-cases processes windows python torch faults sanitizer}
+parts=${parts:-cases processes windows messages python torch faults sanitizer}
 logs=${LOGS:-$(mktemp -d)}
 # Each rank of a process has a hardware queue; under MPS they share about 120.
 export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-32}
@@ -18,8 +18,8 @@ sanitized=gpu_tests::cases_of_2_ranks
 
 for part in $parts; do
     case $part in
-    cases | processes | windows | python | torch | faults | sanitizer) ;;
-    *) echo "unknown part $part: use cases, processes, windows, python, torch, faults, sanitizer" >&2; exit 2 ;;
+    cases | processes | windows | messages | python | torch | faults | sanitizer) ;;
+    *) echo "unknown part $part: use cases, processes, windows, messages, python, torch, faults, sanitizer" >&2; exit 2 ;;
     esac
 done
 if [[ -z $binary ]]; then
@@ -55,6 +55,7 @@ for part in $parts; do
     cases) chosen=$(grep -E '^gpu_tests::[a-z0-9_]+$' <<< "$all") ;;
     processes) chosen=$(grep '^gpu_tests::processes::' <<< "$all") ;;
     windows) chosen=$(grep -E '^gpu_tests::(windows|waits|spread|streams)::' <<< "$all") ;;
+    messages) chosen=$(grep '^gpu_tests::messages::' <<< "$all") ;;
     faults) chosen=$(grep '^gpu_tests::faults::' <<< "$all") ;;
     python | torch | sanitizer) chosen= ;;
     esac

@@ -12,7 +12,7 @@ use weftlink_plan::{Collective, DataType, Reduction};
 use crate::collectives::Collectives;
 use crate::driver::{Device, DeviceAddress, Driver, Stream};
 use crate::rank::devices;
-use crate::{Error, Memory, Operation};
+use crate::{Error, Memory, Message, Messages, Operation};
 
 /// Calls that are remembered as prepared.
 const PREPARED_MAX: usize = 1024;
@@ -28,6 +28,8 @@ pub struct AddressedRank {
     timeout: Duration,
     /// Calls whose plans are loaded and compiled.
     prepared: HashSet<AddressedCall>,
+    /// Dropped after the communicator, which waits for its groups.
+    messages: Option<Messages>,
 }
 
 /// A call, except its addresses.
@@ -63,7 +65,7 @@ impl AddressedRank {
 
     fn of(mut collectives: Collectives, device: usize, timeout: Duration) -> AddressedRank {
         collectives.set_call_timeout(timeout);
-        AddressedRank { device, collectives, timeout, prepared: HashSet::new() }
+        AddressedRank { device, collectives, timeout, prepared: HashSet::new(), messages: None }
     }
 
     /// The number of its GPU.
@@ -83,12 +85,16 @@ impl AddressedRank {
 
     /// Refuses streams that the calls of other ranks would wait for.
     pub fn check_stream(&self, call: &AddressedCall, stream: u64) -> Result<(), Error> {
+        self.check_own_stream(stream, || call.collective.to_string())
+    }
+
+    fn check_own_stream(&self, stream: u64, what: impl FnOnce() -> String) -> Result<(), Error> {
         if !self.collectives.shares_context() || stream > DEFAULT_STREAMS_MAX {
             return Ok(());
         }
         let why = "ranks that are threads of one process need a stream each, because a call waits for those of the others; in \
                    PyTorch: with torch.cuda.stream(torch.cuda.Stream())";
-        Err(Error::Misuse { attempt: format!("enqueue {}", call.collective), why: why.to_owned() })
+        Err(Error::Misuse { attempt: format!("enqueue {}", what()), why: why.to_owned() })
     }
 
     /// Whether a call like this was prepared.
@@ -133,6 +139,42 @@ impl AddressedRank {
         let AddressedCall { collective, count, data_type, .. } = call;
         // SAFETY: the caller's.
         unsafe { self.collectives.call(collective, &stream, addresses, *count, *data_type, operation) }
+    }
+
+    /// Allocates what [`AddressedRank::exchange`] needs, unless it is there. All ranks call it, before the first of them sends a message.
+    pub fn enable_messages(&mut self) -> Result<(), Error> {
+        self.messages().map(|_| ())
+    }
+
+    /// Its messages, allocated at the first call, which all ranks make.
+    pub fn messages(&mut self) -> Result<&mut Messages, Error> {
+        let messages = match self.messages.take() {
+            Some(messages) => messages,
+            None => Messages::new(self.collectives.communicator())?,
+        };
+        Ok(self.messages.insert(messages))
+    }
+
+    /// Enqueues a group of sends and receives on a stream of the program. Only ranks that have messages in it take part.
+    ///
+    /// # Safety
+    /// As for [`Messages::run`]. The stream is one of this rank's GPU.
+    pub unsafe fn exchange(
+        &mut self,
+        stream: u64,
+        sends: &[Message],
+        receives: &[Message],
+    ) -> Result<(), Error> {
+        self.check_own_stream(stream, || "messages".to_owned())?;
+        let Some(messages) = &mut self.messages else {
+            let why = "all ranks call `enable_messages` first".to_owned();
+            return Err(Error::Misuse { attempt: "enqueue messages".to_owned(), why });
+        };
+        self.collectives.set_call_timeout(self.timeout);
+        // SAFETY: the caller's.
+        let stream = unsafe { Stream::borrowed(self.collectives.context(), stream as *mut _) };
+        // SAFETY: the caller's.
+        unsafe { messages.run(self.collectives.communicator(), &stream, sends, receives) }
     }
 }
 

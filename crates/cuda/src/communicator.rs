@@ -6,6 +6,7 @@
 mod access;
 mod failure;
 mod join;
+mod messages;
 mod prepare;
 mod programs;
 mod run;
@@ -13,6 +14,7 @@ mod shrink;
 mod switch;
 mod window;
 
+pub use messages::Messages;
 pub(crate) use shrink::shrunk;
 
 use std::collections::HashSet;

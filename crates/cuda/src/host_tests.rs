@@ -7,6 +7,7 @@
 
 mod faults;
 mod gone;
+mod messages;
 mod readers;
 mod switch;
 mod waits;

@@ -8,7 +8,7 @@ use crate::cache::{self, Origin};
 use crate::driver::{Context, Function, Module};
 use crate::nvrtc::{Cubin, Nvrtc, Program};
 use crate::source::Specialisation;
-use crate::window;
+use crate::{messages, window};
 
 /// Threads of the largest block.
 pub(crate) const THREADS_MAX: u32 = 512;
@@ -21,6 +21,7 @@ pub(crate) struct Kernels {
     compiled: HashMap<Specialisation, Cubin>,
     loaded: HashMap<Specialisation, Kernel>,
     window: Option<WindowKernels>,
+    messages: Option<MessageKernels>,
 }
 
 /// The kernels of windows.
@@ -28,6 +29,13 @@ pub(crate) struct Kernels {
 pub(crate) struct WindowKernels {
     pub(crate) signal: Function,
     pub(crate) wait: Function,
+}
+
+/// The kernels of messages.
+#[derive(Debug)]
+pub(crate) struct MessageKernels {
+    pub(crate) group: Function,
+    pub(crate) table: Function,
 }
 
 #[derive(Clone, Debug)]
@@ -44,6 +52,7 @@ impl Kernels {
             compiled: HashMap::new(),
             loaded: HashMap::new(),
             window: None,
+            messages: None,
         }
     }
 
@@ -78,17 +87,36 @@ impl Kernels {
         let kernels = match self.window.take() {
             Some(kernels) => kernels,
             None => {
-                let cubin = self.cubin(&window::KERNELS.concat(), "windows")?;
-                let module = Module::load(&self.context, &cubin)?;
-                let kernel = |name| {
-                    let function = module.function(name)?;
-                    // Drivers load a function at the first use, for which they may wait for kernels.
-                    function.attributes().map(|_| function)
-                };
-                WindowKernels { signal: kernel("weft_signal")?, wait: kernel("weft_wait")? }
+                let names = ["weft_signal", "weft_wait"];
+                let [signal, wait] = self.functions(&window::KERNELS.concat(), "windows", names)?;
+                WindowKernels { signal, wait }
             }
         };
         Ok(self.window.insert(kernels))
+    }
+
+    /// The kernels of messages, in the same way.
+    pub(crate) fn messages(&mut self, is_one_gpu: bool) -> Result<&MessageKernels, Error> {
+        let kernels = match self.messages.take() {
+            Some(kernels) => kernels,
+            None => {
+                let names = ["weft_messages", "weft_messages_table"];
+                let [group, table] = self.functions(&messages::kernels(is_one_gpu), "messages", names)?;
+                MessageKernels { group, table }
+            }
+        };
+        Ok(self.messages.insert(kernels))
+    }
+
+    fn functions(&mut self, source: &str, what: &str, names: [&str; 2]) -> Result<[Function; 2], Error> {
+        let cubin = self.cubin(source, what)?;
+        let module = Module::load(&self.context, &cubin)?;
+        let function = |name| {
+            let function = module.function(name)?;
+            // Drivers load a function at the first use, for which they may wait for kernels.
+            function.attributes().map(|_| function)
+        };
+        Ok([function(names[0])?, function(names[1])?])
     }
 
     fn cubin(&mut self, source: &str, what: &str) -> Result<Cubin, Error> {

@@ -24,6 +24,7 @@ mod loading;
 mod lost;
 #[cfg(test)]
 mod lost_tests;
+mod messages;
 mod multicast;
 pub mod nvrtc;
 mod pool;
@@ -49,9 +50,10 @@ pub use arena::adapted;
 pub use call::{Operation, in_one_buffer, is_for_gpus};
 pub use choose::{Choice, choose, choose_through_switch};
 pub use collectives::{Collectives, LoadedPlan};
-pub use communicator::{Communicator, PlanId};
+pub use communicator::{Communicator, Messages, PlanId};
 pub use driver::SpreadMemory;
 pub use error::Error;
+pub use messages::Message;
 pub use presence::Aborter;
 pub use rank::{
     Arranged, Buffer, Buffers, Lengths, Part, PartMut, Rank, Window, arrange, devices, on_threads,

@@ -32,6 +32,9 @@ pub(crate) const ARRIVED: u8 = 2;
 pub(crate) const CREDIT: u8 = 3;
 /// A signal of a window.
 pub(crate) const SIGNALLED: u8 = 4;
+/// A chunk of a message between two ranks, and room for one.
+pub(crate) const MESSAGE_SENT: u8 = 5;
+pub(crate) const MESSAGE_TAKEN: u8 = 6;
 
 pub(crate) const WAITING: u32 = 1;
 pub(crate) const TIMED_OUT: u32 = 2;

@@ -109,20 +109,32 @@ pub(crate) const ELSEWHERE: &str = "its own error says why";
 
 /// What a report of this rank says.
 pub(crate) fn describe(own: usize, report: &Report) -> String {
-    let Report { kind, lane, slice, step, rank, poll, other, tile, .. } = *report;
+    let Report { kind, signature, lane, slice, step, rank, poll, other, tile, .. } = *report;
     let what = match poll as u8 {
         records::ENTERED => "to enter the call",
         records::REACHED | records::SIGNALLED => "to signal",
-        records::ARRIVED => "to send a message",
+        records::ARRIVED | records::MESSAGE_SENT => "to send a message",
+        records::MESSAGE_TAKEN => "to receive a message",
         _ => "to release a message",
     };
     let place = match poll as u8 {
         records::SIGNALLED => format!("signal {tile} of window {lane}"),
+        records::MESSAGE_SENT | records::MESSAGE_TAKEN => {
+            format!("chunk {tile} of channel {slice} between them")
+        }
         _ => format!("step {step} of lane {lane}, slice {slice}, tile {tile}"),
     };
     match kind {
         records::WAITING => format!("rank {own} waits for rank {rank} {what}, in {place}"),
         records::TIMED_OUT => format!("timed out: rank {own} waited for rank {rank} {what}, in {place}"),
+        // The kernel has put the two lengths into fields that steps of plans use.
+        records::MISMATCH if poll as u8 == records::MESSAGE_SENT => {
+            let [sent, expected] =
+                [[other, slice], [signature, step]].map(|[low, high]| u64::from(high) << 32 | u64::from(low));
+            format!(
+                "rank {rank} sent a message of {sent} bytes, and rank {own} received one of {expected} bytes from it; both must pass the same length"
+            )
+        }
         records::MISMATCH => format!(
             "rank {rank} is in another call than rank {own}: counts, types, operations or offsets in windows differ, in {place}"
         ),

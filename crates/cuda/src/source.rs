@@ -131,6 +131,14 @@ mod tests {
                     nvrtc::Program { name: "window.cu", source: &source, options: &[], architecture };
                 let cubin = nvrtc.compile(&windows).unwrap_or_else(|why| panic!("{why}"));
                 assert!(cubin.bytes().windows(11).any(|part| part == b"weft_signal"), "{architecture}");
+                let source = crate::messages::kernels(number == 90);
+                let messages =
+                    nvrtc::Program { name: "messages.cu", source: &source, options: &[], architecture };
+                let cubin = nvrtc.compile(&messages).unwrap_or_else(|why| panic!("{why}"));
+                assert!(
+                    cubin.bytes().windows(19).any(|part| part == b"weft_messages_table"),
+                    "{architecture}"
+                );
                 let (data_type, reduction) = match number % 20 {
                     0 => (DataType::Bf16, Reduction::Average),
                     9 => (DataType::F64, Reduction::PremultipliedSum),

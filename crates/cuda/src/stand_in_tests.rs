@@ -15,7 +15,7 @@ use weftlink_testkit::processes::this_program;
 
 use crate::driver::Stream;
 use crate::lost_tests::{build, build_driver};
-use crate::{Collectives, Communicator, Error, Memory, devices};
+use crate::{AddressedRank, Collectives, Communicator, Error, Memory, Message, devices};
 
 const FOLDER: &str = "WEFT_TEST_FOLDER";
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -206,6 +206,51 @@ fn ranks_that_load_hear_that_another_has_failed() {
             assert!(error.to_string().contains("rank 1 aborted the calls"), "{error}");
             assert!(begin.elapsed() < PROMPTLY, "{:?}", begin.elapsed());
         });
+    });
+}
+
+/// Without a GPU, messages are enqueued and never run.
+#[test]
+fn messages_are_enqueued_and_wrong_ones_refused() {
+    with_stand_ins("messages_are_enqueued_and_wrong_ones_refused", || {
+        let all_enabled = Barrier::new(2);
+        let ranks = on_ranks(2, |group| {
+            let mut rank = AddressedRank::new(group, 0, TIMEOUT).unwrap();
+            let stream = Stream::new(rank.collectives().context()).unwrap();
+            let own = rank.collectives().rank();
+            // The stand-in copies.
+            let mut memory = [0_u64; 2];
+            let address = memory.as_mut_ptr().addr() as u64;
+            let message = |peer, bytes| Message { peer, address, bytes };
+            // SAFETY: no kernel runs.
+            let exchange = |rank: &mut AddressedRank, sends: &[Message], receives: &[Message]| unsafe {
+                rank.exchange(stream.raw().addr() as u64, sends, receives)
+            };
+            let early = exchange(&mut rank, &[], &[]).unwrap_err().to_string();
+            assert!(early.contains("all ranks call `enable_messages` first"), "{early}");
+            rank.enable_messages().unwrap();
+            rank.enable_messages().unwrap();
+            all_enabled.wait();
+            let refused = exchange(&mut rank, &[message(2, 8)], &[]).unwrap_err();
+            assert!(matches!(refused, Error::Misuse { .. }), "{refused}");
+            // Not for all, and misuse does not end the communicator.
+            exchange(&mut rank, &[], &[]).unwrap();
+            exchange(&mut rank, &[message(own, 8)], &[Message { address: address + 8, ..message(own, 8) }])
+                .unwrap();
+            all_enabled.wait();
+            assert_eq!(count(Count::Launched), 0, "a kernel is for other ranks");
+            all_enabled.wait();
+            exchange(&mut rank, &[message(1 - own, 8)], &[message(1 - own, 100)]).unwrap();
+            all_enabled.wait();
+            assert_eq!(count(Count::Launched), 2);
+            all_enabled.wait();
+            // With a long table, in three parts.
+            exchange(&mut rank, &vec![message(1 - own, 8); 600], &[]).unwrap();
+            all_enabled.wait();
+            assert_eq!(count(Count::Launched), 2 + 2 * 4);
+            (rank, stream)
+        });
+        assert!(ranks.iter().all(|(rank, _)| rank.collectives().failure().is_none()));
     });
 }
 

@@ -29,6 +29,7 @@ const ATOMICS: &[(&str, &str)] = &[
     ("cuda/src/gpu_tests/faults/wire.rs", "numbers the jobs of a test; relaxed"),
     ("cuda/src/gpu_tests/faults/stand_in.rs", "words that processes of a test share in place of GPUs"),
     ("cuda/src/host_tests/faults.rs", "the same words, for kernels that are fibers of a test"),
+    ("cuda/src/host_tests/messages.rs", "the same words, for kernels that are fibers of a test"),
     ("cuda/src/host_tests/windows.rs", "the same words, for kernels that are fibers of a test"),
     ("cli/src/limits.rs", "a flag that a signal handler sets"),
     ("cli/src/run/signals.rs", "set by signal handlers"),

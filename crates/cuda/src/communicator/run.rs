@@ -164,10 +164,8 @@ impl Communicator {
             // SAFETY: as the caller promises.
             unsafe { staged.copy_out(stream) }?;
         }
-        if !is_captured && may_be_destroyed(stream) {
-            self.event.record(stream)?;
-        }
         if !is_captured {
+            self.follow(stream)?;
             let recorded =
                 || Event::new(&self.context).and_then(|event| event.record(stream).map(|()| event));
             self.resources.retired.launched(recorded)?;
@@ -241,7 +239,7 @@ impl Communicator {
 
     /// Makes a call wait for the last one, if that is on another stream and neither is captured: an event must not lead into a graph, or
     /// out of one.
-    fn order(&mut self, stream: &Stream) -> Result<(), Error> {
+    pub(super) fn order(&mut self, stream: &Stream) -> Result<(), Error> {
         match &self.last {
             Some(Last::Own(last)) if last.raw() == stream.raw() => return Ok(()),
             Some(Last::Own(last)) if last.capture()? == Capture::None => {
@@ -258,6 +256,11 @@ impl Communicator {
             false => Last::Own(stream.clone()),
         });
         Ok(())
+    }
+
+    /// Records the event after a call that is not captured, if the stream may be gone when the next call waits for this one.
+    pub(super) fn follow(&self, stream: &Stream) -> Result<(), Error> {
+        if may_be_destroyed(stream) { self.event.record(stream) } else { Ok(()) }
     }
 }
 

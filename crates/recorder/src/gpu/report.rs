@@ -18,6 +18,10 @@ const WAITED_MS: usize = 10;
 /// Of the first report only.
 const STARTED: usize = 11;
 
+/// What a block of a group of messages waits for.
+const MESSAGE_SENT: u32 = 5;
+const MESSAGE_TAKEN: u32 = 6;
+
 /// Words of a rank that is gone.
 const LEFT: u32 = 1;
 const DIED: u32 = 2;
@@ -27,7 +31,7 @@ const DIED: u32 = 2;
 pub struct BlockReport {
     /// What happened.
     pub kind: ReportKind,
-    /// The number of the call; 0 if it is a kernel of the program.
+    /// The number of the call; 0 if it is a kernel of the program, of a window or of messages.
     pub call: u32,
     /// The lane of the plan.
     pub lane: u32,
@@ -114,8 +118,8 @@ impl BlockReport {
         let poll = match word(POLL) {
             0 => Poll::Entered,
             1 => Poll::Reached,
-            2 => Poll::Arrived,
-            3 => Poll::Credit,
+            2 | MESSAGE_SENT => Poll::Arrived,
+            3 | MESSAGE_TAKEN => Poll::Credit,
             _ => Poll::Other,
         };
         Some(BlockReport {
@@ -148,6 +152,9 @@ impl BlockReport {
         let why = match self.kind {
             ReportKind::Waits => format!("a block waits for rank {rank}"),
             ReportKind::TimedOut => format!("it timed out waiting for rank {rank}"),
+            ReportKind::Differs if self.poll == Poll::Arrived => {
+                format!("rank {rank} sent a message of another length than this rank receives")
+            }
             ReportKind::Differs => format!("rank {rank} is in another call"),
             ReportKind::Aborted => format!("rank {other} aborted the calls"),
             ReportKind::PeerFailed => format!("the call of rank {rank} failed"),
@@ -162,7 +169,9 @@ impl BlockReport {
             }
             ReportKind::Unknown(kind) => format!("its reason has the number {kind}"),
         };
-        format!("the kernel of call #{call} failed, which the program has not noticed yet: {why}")
+        // Windows and messages have no calls.
+        let of_call = if *call == 0 { String::new() } else { format!(" of call #{call}") };
+        format!("the kernel{of_call} failed, which the program has not noticed yet: {why}")
     }
 
     /// The ranks that a failure blames, and the rank whose failure it passes on.

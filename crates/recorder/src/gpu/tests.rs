@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use proptest::prelude::*;
+use weftlink_bootstrap::{Blame, BlameKind};
 
 use super::*;
 use crate::attach::attach;
@@ -61,6 +62,17 @@ fn reports_that_change_are_left_out() {
     assert_eq!(found.waits.len(), 1, "only the time of the first one changed: {found:?}");
     let other = memory(41, &[NONE]).iter().map(|byte| byte ^ 1).collect::<Vec<_>>();
     assert_eq!(KernelReports::of_copies([&copy, &copy, &other]), None);
+}
+
+#[test]
+fn groups_of_messages_are_read() {
+    let found = read(&memory(0, &[report([3, 2, 5, 0, 0]), report([1, 2, 6, 0, 10])])).unwrap();
+    assert_eq!((found.waits[0].rank, found.waits[0].poll), (2, Poll::Credit));
+    let failure = found.failure.unwrap();
+    let said = failure.failure();
+    assert!(said.starts_with("the kernel failed, which"), "{said}");
+    assert!(said.ends_with("rank 2 sent a message of another length than this rank receives"), "{said}");
+    assert_eq!(failure.blamed(), (vec![Blame::new(2, BlameKind::Differs)], None));
 }
 
 /// A kernel of the program names a rank that does not exist: the failure is shown all the same.

@@ -255,7 +255,9 @@ impl Open {
     ) -> Result<AddressedRank, Failure> {
         let settings = knobs().map_err(|error| Failure::argument(error.to_string()))?;
         let memory = if settings.peer_access { Memory::Device } else { Memory::Host };
-        let rank = AddressedRank::with_memory(group, device, memory, timeout)?;
+        let mut rank = AddressedRank::with_memory(group, device, memory, timeout)?;
+        // Later, only some ranks may have messages.
+        rank.enable_messages()?;
         *lock(&self.aborter) = Some(rank.collectives().aborter());
         let shared =
             if rank.collectives().shares_context() { ", which other ranks of the process share" } else { "" };

@@ -1,5 +1,5 @@
-//! Calls on memory of a GPU: enqueued on the program's stream. Between hosts, and for messages, data is staged through host memory, and the
-//! function returns when it is done.
+//! Calls on memory of a GPU: enqueued on the program's stream. Between hosts data is staged through host memory, and the function returns when it is
+//! done.
 
 // Passes addresses and streams of the program on.
 #![allow(unsafe_code)]
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use weftlink::Reduction;
 use weftlink::cuda::driver::{Capture, Context, Stream};
-use weftlink::cuda::{self, AddressedCall, AddressedRank, device_of};
+use weftlink::cuda::{self, AddressedCall, AddressedRank, Message, device_of};
 use weftlink::plan::Collective;
 
 use crate::comm::{Comm, Open};
@@ -19,7 +19,7 @@ use crate::lock::lock;
 use crate::operations::Operation;
 use crate::work::{What, Work};
 
-/// Enqueues calls in their order, then runs all messages at once.
+/// Enqueues calls in their order, then all messages as one group.
 pub(crate) fn run(comm: &Comm, open: &Open, works: &[Work]) -> Result<(), Failure> {
     let Some(first) = works.first() else { return Ok(()) };
     let (collectives, messages): (Vec<_>, Vec<_>) =
@@ -27,20 +27,43 @@ pub(crate) fn run(comm: &Comm, open: &Open, works: &[Work]) -> Result<(), Failur
     if open.spans_hosts {
         return staged(open, &collectives).and_then(|()| staged(open, &messages));
     }
-    if !collectives.is_empty() {
-        join(comm, open, first)?;
-        let mut gpu = lock(&open.gpu);
-        let gpu = gpu.as_mut().ok_or_else(|| Failure::usage("the communicator is closed"))?;
-        collectives.iter().try_for_each(|work| enqueue(gpu, work))?;
+    let has_joined = lock(&open.gpu).is_some();
+    if !has_joined && collectives.is_empty() {
+        // Ranks join together, and only some of them may have messages.
+        return staged(open, &messages);
     }
-    staged(open, &messages)
+    if !has_joined {
+        join(comm, open, first)?;
+    }
+    let mut gpu = lock(&open.gpu);
+    let gpu = gpu.as_mut().ok_or_else(|| Failure::usage("the communicator is closed"))?;
+    collectives.iter().try_for_each(|work| enqueue(gpu, work))?;
+    exchange(gpu, &messages)
 }
 
-/// Joins the ranks on GPUs in the first call on memory of one, unless they have joined at the start.
-fn join(comm: &Comm, open: &Open, work: &Work) -> Result<(), Failure> {
-    if lock(&open.gpu).is_some() {
-        return Ok(());
+/// Enqueues messages as one group, on their stream.
+fn exchange(gpu: &mut AddressedRank, messages: &[Work]) -> Result<(), Failure> {
+    let Some(first) = messages.first() else { return Ok(()) };
+    if messages.iter().any(|work| work.stream != first.stream) {
+        return Err(Failure::usage(
+            "the messages of a group are on several streams: use one stream for each communicator",
+        ));
     }
+    let message = |peer: usize, address: u64, work: &Work| Message { peer, address, bytes: work.bytes() };
+    let (mut sends, mut receives) = (Vec::new(), Vec::new());
+    for work in messages {
+        match work.what {
+            What::Collective { .. } => {}
+            What::Send { to, from } => sends.push(message(to, from, work)),
+            What::Receive { from, into } => receives.push(message(from, into, work)),
+        }
+    }
+    // SAFETY: the program keeps the buffers until the messages have been exchanged on its stream, as it must with NCCL.
+    Ok(unsafe { gpu.exchange(first.stream, &sends, &receives) }?)
+}
+
+/// Joins the ranks on GPUs, in the first call on memory of one.
+fn join(comm: &Comm, open: &Open, work: &Work) -> Result<(), Failure> {
     let device = match comm.device {
         Some(device) => device,
         None => device_of(address_of(work))?.unwrap_or(0),
@@ -164,7 +187,7 @@ impl Copy {
         match stream.capture()? {
             Capture::None => Ok(stream),
             _ => Err(Failure::usage(
-                "messages, and calls between hosts, go through host memory and cannot be captured in a graph",
+                "calls between hosts go through host memory and cannot be captured in a graph",
             )),
         }
     }

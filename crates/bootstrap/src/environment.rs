@@ -141,6 +141,20 @@ impl Environment {
         of_this_process(Environment::read)
     }
 
+    /// An address in the format of `WEFT_RENDEZVOUS`, for a rank that no launcher describes.
+    pub fn address_of(text: &str, rank: usize, size: usize) -> Result<RendezvousAddress, EnvironmentError> {
+        let variable = |name: &str| match name {
+            "WEFT_RENDEZVOUS" => Some(text.to_owned()),
+            "RANK" => Some(rank.to_string()),
+            "WORLD_SIZE" => Some(size.to_string()),
+            _ => None,
+        };
+        let file = |_: &str| Err("no file is read here".to_owned());
+        let (user, process, parent) = (0, std::process::id(), 0);
+        let around = EnvironmentSource { variable: &variable, file: &file, user, process, parent };
+        Environment::read(&around).map(|environment| environment.address)
+    }
+
     /// Reads the variables of a launcher.
     pub fn read(around: &EnvironmentSource<'_>) -> Result<Environment, EnvironmentError> {
         let variables = Variables { around };

@@ -8,6 +8,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use weftlink_kernels::{Access, Kernel};
+use weftlink_plan::element::{Complex, F8E4m3, F8E5m2, bf16, f16};
 use weftlink_plan::{DataType, Reduction};
 
 use crate::data::Data;
@@ -127,6 +128,31 @@ impl<'a> Operation<'a> {
         Self(Kind::PremultipliedSum(Factor { bytes, data_type: DataType::of::<T>() }))
     }
 
+    /// The same for elements of a type that is chosen at run time. The factor becomes the nearest one of that type. `None` for booleans, which
+    /// cannot be multiplied.
+    pub fn premultiplied_sum_of(data_type: DataType, factor: f64) -> Option<Self> {
+        let narrow = factor as f32;
+        Some(match data_type {
+            DataType::I8 => Self::premultiplied_sum(factor as i8),
+            DataType::U8 => Self::premultiplied_sum(factor as u8),
+            DataType::I16 => Self::premultiplied_sum(factor as i16),
+            DataType::U16 => Self::premultiplied_sum(factor as u16),
+            DataType::I32 => Self::premultiplied_sum(factor as i32),
+            DataType::U32 => Self::premultiplied_sum(factor as u32),
+            DataType::I64 => Self::premultiplied_sum(factor as i64),
+            DataType::U64 => Self::premultiplied_sum(factor as u64),
+            DataType::F16 => Self::premultiplied_sum(f16::from_f64(factor)),
+            DataType::Bf16 => Self::premultiplied_sum(bf16::from_f64(factor)),
+            DataType::F32 => Self::premultiplied_sum(narrow),
+            DataType::F64 => Self::premultiplied_sum(factor),
+            DataType::F8E4m3 => Self::premultiplied_sum(F8E4m3::from_f32(narrow)),
+            DataType::F8E5m2 => Self::premultiplied_sum(F8E5m2::from_f32(narrow)),
+            DataType::Complex64 => Self::premultiplied_sum(Complex::new(narrow, 0.0)),
+            DataType::Complex128 => Self::premultiplied_sum(Complex::new(factor, 0.0)),
+            DataType::Bool => return None,
+        })
+    }
+
     /// A function of two elements, the one of the lower ranks first. It must be associative, because plans choose where the
     /// brackets go. If it does not commute, ranks are combined in their order.
     ///
@@ -135,6 +161,11 @@ impl<'a> Operation<'a> {
     pub fn user_defined<T: Data>(commutes: bool, function: impl Fn(T, T) -> T + Send + Sync + 'a) -> Self {
         let function = Arc::new(Function { function, _elements: PhantomData });
         Self(Kind::UserDefined { commutes, function })
+    }
+
+    /// Its reduction, for a backend of its own.
+    pub fn reduction(&self) -> Reduction {
+        self.borrow().reduction
     }
 
     /// The bytes of the factor of a pre-multiplied sum, for a backend of its own.

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use weftlink::plan::Collective;
-use weftlink::plan::element::{F8E4m3, F8E5m2, bf16, f16};
+use weftlink::plan::reduction::Kind;
 use weftlink::{Counts, DataType, Error, Operation, RawBuffers, Reduction, Request};
 
 use crate::array::Array;
@@ -160,16 +160,7 @@ fn same_type(input: &Array, output: &Array) -> Result<(), Error> {
 fn operation(name: &str, factor: Option<f64>, data_type: DataType) -> Result<Operation<'static>, Error> {
     let reduction = Reduction::from_str(name).map_err(Error::Misuse)?;
     let Some(factor) = factor else { return Ok(reduction.into()) };
-    let operation = match data_type {
-        DataType::F16 => Operation::premultiplied_sum(f16::from_f64(factor)),
-        DataType::Bf16 => Operation::premultiplied_sum(bf16::from_f64(factor)),
-        DataType::F32 => Operation::premultiplied_sum(factor as f32),
-        DataType::F64 => Operation::premultiplied_sum(factor),
-        DataType::F8E4m3 => Operation::premultiplied_sum(F8E4m3::from_f32(factor as f32)),
-        DataType::F8E5m2 => Operation::premultiplied_sum(F8E5m2::from_f32(factor as f32)),
-        other => {
-            return Err(Error::Misuse(format!("a factor needs floating-point elements, not {other}")));
-        }
-    };
-    Ok(operation)
+    let multiplied = Operation::premultiplied_sum_of(data_type, factor);
+    let refused = || Error::Misuse(format!("a factor needs floating-point elements, not {data_type}"));
+    multiplied.filter(|_| data_type.kind() == Kind::Float).ok_or_else(refused)
 }

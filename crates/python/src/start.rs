@@ -3,10 +3,7 @@
 use std::collections::BTreeMap;
 
 use pyo3::prelude::*;
-use weftlink::bootstrap::{
-    Bootstrap, Environment, EnvironmentError, EnvironmentSource, Network, Rendezvous, RendezvousAddress,
-    Token,
-};
+use weftlink::bootstrap::{Bootstrap, Environment, EnvironmentError, Network, Rendezvous, Token};
 use weftlink::knobs::Knobs;
 use weftlink::{Error, Options};
 
@@ -78,7 +75,8 @@ pub(crate) fn meet(
     join(py, "meet", move || {
         let knobs = Knobs::from_environment()?;
         let options = overrides.options(Options::of(&knobs))?;
-        let place = place(&address, rank, size)?;
+        let place = Environment::address_of(&address, rank, size);
+        let place = place.map_err(|error| Error::Misuse(error.to_string()))?;
         let meeting = Rendezvous {
             network: Network::of(&knobs),
             ..Rendezvous::new(place, Token::new(secret)?, size, options.deadline)
@@ -102,21 +100,6 @@ pub(crate) fn threads(
         let options = overrides.options(Options::from_environment()?)?;
         weftlink::Communicator::threads(size, options)?.into_iter().map(Communicator::new).collect()
     })
-}
-
-/// An address in the format of `WEFT_RENDEZVOUS`.
-fn place(address: &str, rank: usize, size: usize) -> Result<RendezvousAddress, Error> {
-    let variable = |name: &str| match name {
-        "WEFT_RENDEZVOUS" => Some(address.to_owned()),
-        "RANK" => Some(rank.to_string()),
-        "WORLD_SIZE" => Some(size.to_string()),
-        _ => None,
-    };
-    let file = |_: &str| Err("no file is read here".to_owned());
-    let process = std::process::id();
-    let around = EnvironmentSource { variable: &variable, file: &file, user: 0, process, parent: 0 };
-    let environment = Environment::read(&around).map_err(|error| Error::Misuse(error.to_string()))?;
-    Ok(environment.address)
 }
 
 fn join<R: Send + 'static>(

@@ -5,8 +5,9 @@
 
 use std::ptr::NonNull;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
+use std::sync::Arc;
 
-use weftlink_plan::DataType;
+use weftlink_plan::{DataType, Verified};
 
 use super::handle::Handle;
 use super::task::Load;
@@ -167,5 +168,28 @@ impl Background {
             Ok(None) => Err(Box::new(request)),
             Ok(Some(mut borrowed)) => Ok(borrowed.run(|comm| Lent(request).run(comm))),
         }
+    }
+
+    /// The plan that a call would use, as [`Communicator::plan_of`]. It waits for the calls before it. All ranks ask for the same call.
+    ///
+    /// # Safety
+    /// As for [`Background::start_raw`], until it returns.
+    pub unsafe fn plan_of_raw(&self, request: Request<'static, RawBuffers>) -> Result<Arc<Verified>, Error> {
+        self.with(move |comm| {
+            let Request { collective, buffers, operation, counts, count, plan, deadline, yields_core } =
+                request;
+            // SAFETY: the caller's promise, until the closure returns.
+            let buffers = comm.located(unsafe { buffers.lend() }?);
+            comm.plan_of(Request {
+                collective,
+                buffers,
+                operation,
+                counts,
+                count,
+                plan,
+                deadline,
+                yields_core,
+            })
+        })
     }
 }

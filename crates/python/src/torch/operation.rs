@@ -1,8 +1,6 @@
 //! Maps torch's reductions to Weft's.
 
-use half::{bf16, f16};
 use pyo3::prelude::*;
-use weftlink::plan::element::{Complex, F8E4m3, F8E5m2};
 use weftlink::{DataType, Operation, Reduction};
 
 use super::tensor::{Tensor, usage};
@@ -60,24 +58,6 @@ fn of_booleans(reduction: Reduction) -> Reduction {
 }
 
 fn premultiplied(py: Python<'_>, factor: f64, data_type: DataType) -> PyResult<Operation<'static>> {
-    let narrow = factor as f32;
-    Ok(match data_type {
-        DataType::F32 => Operation::premultiplied_sum(narrow),
-        DataType::F64 => Operation::premultiplied_sum(factor),
-        DataType::F16 => Operation::premultiplied_sum(f16::from_f64(factor)),
-        DataType::Bf16 => Operation::premultiplied_sum(bf16::from_f64(factor)),
-        DataType::F8E4m3 => Operation::premultiplied_sum(F8E4m3::from_f32(narrow)),
-        DataType::F8E5m2 => Operation::premultiplied_sum(F8E5m2::from_f32(narrow)),
-        DataType::Complex64 => Operation::premultiplied_sum(Complex::new(narrow, 0.0)),
-        DataType::Complex128 => Operation::premultiplied_sum(Complex::new(factor, 0.0)),
-        DataType::I8 => Operation::premultiplied_sum(factor as i8),
-        DataType::U8 => Operation::premultiplied_sum(factor as u8),
-        DataType::I16 => Operation::premultiplied_sum(factor as i16),
-        DataType::U16 => Operation::premultiplied_sum(factor as u16),
-        DataType::I32 => Operation::premultiplied_sum(factor as i32),
-        DataType::U32 => Operation::premultiplied_sum(factor as u32),
-        DataType::I64 => Operation::premultiplied_sum(factor as i64),
-        DataType::U64 => Operation::premultiplied_sum(factor as u64),
-        DataType::Bool => return Err(usage(py, "booleans cannot be multiplied by a factor")),
-    })
+    let multiplied = Operation::premultiplied_sum_of(data_type, factor);
+    multiplied.ok_or_else(|| usage(py, "booleans cannot be multiplied by a factor"))
 }

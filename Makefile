@@ -49,10 +49,33 @@ check: tools ## check before a commit: fmt, clippy and the tests of crates chang
 	cargo fmt --all --check
 	@if [[ -z "$(CHANGED)" ]]; then echo "no crate differs from $(BASE)"; exit 0; fi; set -x; \
 	cargo clippy --locked --all-targets $(addprefix -p ,$(CHANGED)) -- -D warnings; \
-	$(if $(filter weftlink-cli,$(CHANGED)),cargo build --locked -p weftlink --examples;) \
+	$(if $(filter weftlink-cli,$(CHANGED)),cargo build --locked -p weftlink --examples; cargo build --locked -p weftlink-capi;) \
 	cargo nextest run --profile check --locked $(addprefix -p ,$(CHANGED)); \
 	cargo nextest run --profile check --locked --workspace --lib --no-tests=pass \
 		-E '($(foreach crate,$(CHANGED),rdeps($(crate)) +) none()) $(foreach crate,$(CHANGED),- package($(crate)))'
+
+# The SONAME of libweft (libweft.so.0, crates/capi/build.rs) changes with its binary interface.
+PREFIX ?= /usr/local
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+
+.PHONY: capi
+capi: ## build the C library (libweft.so, libweft.a, weft.h; docs/c.md) and libnccl.so.2 (docs/nccl.md) into target/release/
+	cargo build --release --locked -p weftlink-capi -p weftlink-nccl
+	ln -sf libweft.so target/release/libweft.so.0
+	cp crates/capi/weft.h target/release/
+	ln -sf libnccl.so target/release/libnccl.so.2
+
+.PHONY: install
+install: capi ## install the command, the C library, its header, weft.pc and the manual pages below PREFIX (/usr/local); DESTDIR is put in front, for packages
+	cargo build --release --locked -p weftlink-cli
+	install -D -m 755 target/release/weft '$(DESTDIR)$(PREFIX)/bin/weft'
+	install -D -m 755 target/release/libweft.so '$(DESTDIR)$(PREFIX)/lib/libweft.so.$(VERSION)'
+	ln -sf libweft.so.$(VERSION) '$(DESTDIR)$(PREFIX)/lib/libweft.so.0'
+	ln -sf libweft.so.0 '$(DESTDIR)$(PREFIX)/lib/libweft.so'
+	install -D -m 644 crates/capi/weft.h '$(DESTDIR)$(PREFIX)/include/weft.h'
+	install -d '$(DESTDIR)$(PREFIX)/lib/pkgconfig' '$(DESTDIR)$(PREFIX)/share/man/man1'
+	sed 's|@prefix@|$(PREFIX)|; s|@version@|$(VERSION)|' crates/capi/weft.pc.in > '$(DESTDIR)$(PREFIX)/lib/pkgconfig/weft.pc'
+	target/release/weft man '$(DESTDIR)$(PREFIX)/share/man/man1'
 
 .PHONY: python
 python: ## create the Python environment in .cache/python: Weft as pip installs it, NumPy, PyTorch
@@ -61,11 +84,6 @@ python: ## create the Python environment in .cache/python: Weft as pip installs 
 .PHONY: test-python
 test-python: python ## test the Python package, the examples in its documentation and docs/python.md
 	.cache/python/bin/python -m unittest discover -s crates/python/tests
-
-.PHONY: capi
-capi: ## build libnccl.so.2 into target/release/ (docs/nccl.md)
-	cargo build --release --locked -p weftlink-nccl
-	ln -sf libnccl.so target/release/libnccl.so.2
 
 .PHONY: wheel
 wheel: ## build a wheel for other machines in target/wheels, for Python 3.10 and glibc 2.17 and later; zig links it; WHEEL="--glibc 2.28" and other options

@@ -12,7 +12,7 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use common::{assert_current, example, root, scratch, shell};
+use common::{assert_current, c_library, example, root, scratch, shell};
 
 /// Commands that are shown but not run here, and why.
 const SKIPPED: [(&str, &str); 8] = [
@@ -145,6 +145,11 @@ fn transcript(folder: &Path, command: &str) -> Vec<String> {
             format!("{before}{}{rest}", example(name).display())
         }
         None => command,
+    };
+    // So is the C library.
+    let command = match command.contains(" -lweft ") {
+        true => command.replace("target/release", c_library().to_str().unwrap()),
+        false => command,
     };
     let outcome = shell(folder, &format!("{{ {command}\n}} 2>&1"));
     let mut lines: Vec<String> =

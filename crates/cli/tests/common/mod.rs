@@ -30,6 +30,20 @@ pub(crate) fn example(name: &str) -> PathBuf {
     built
 }
 
+/// A folder with the C library and its header, as after `make capi`.
+pub(crate) fn c_library() -> PathBuf {
+    let built = Path::new(env!("CARGO_BIN_EXE_weft")).with_file_name("deps").join("libweft.so");
+    let shown = built.display();
+    assert!(built.exists(), "{shown} is not there: `cargo build -p weftlink-capi` builds it");
+    let folder = scratch("c-library");
+    for (name, file) in
+        [("libweft.so", &built), ("libweft.so.0", &built), ("weft.h", &root().join("crates/capi/weft.h"))]
+    {
+        std::os::unix::fs::symlink(file.canonicalize().unwrap(), folder.join(name)).unwrap();
+    }
+    folder
+}
+
 /// What a command printed, and how it ended.
 pub(crate) struct Outcome {
     pub(crate) output: String,

@@ -58,6 +58,15 @@ pub fn report(rank: usize, failure: &Failure, is_starting: bool) {
     }
 }
 
+/// Tells the launcher that this process uses a library of Weft's that the launcher has loaded into it: a line with its name in the same file.
+pub fn report_use(library: &str) {
+    if let Some(path) = std::env::var_os("WEFT_LAST_WORDS")
+        && let Ok(mut file) = OpenOptions::new().append(true).open(path)
+    {
+        let _ = limits::append(&mut file, format!("{{\"uses\":\"{library}\"}}\n").as_bytes());
+    }
+}
+
 /// Which rank of how many this process is in a job of `weft run`.
 pub fn launched() -> Option<(usize, usize)> {
     std::env::var_os("WEFT_JOB")?;

@@ -115,3 +115,57 @@ pub(crate) struct Properties {
     pub(crate) has_host_rma: bool,
     pub(crate) railed_gin_type: c_int,
 }
+
+#[cfg(test)]
+mod tests {
+    use std::mem::offset_of;
+
+    use super::*;
+
+    /// The offset of a field, by its name in C.
+    fn offset(structure: &str, field: &str) -> usize {
+        match (structure, field) {
+            ("ncclConfig_t", "magic") => offset_of!(Config, magic),
+            ("ncclConfig_t", "version") => offset_of!(Config, version),
+            ("ncclConfig_t", "blocking") => offset_of!(Config, blocking),
+            ("ncclConfig_t", "cgaClusterSize") => offset_of!(Config, cga_cluster_size),
+            ("ncclConfig_t", "netName") => offset_of!(Config, net_name),
+            ("ncclConfig_t", "splitShare") => offset_of!(Config, split_share),
+            ("ncclConfig_t", "trafficClass") => offset_of!(Config, traffic_class),
+            ("ncclConfig_t", "commName") => offset_of!(Config, comm_name),
+            ("ncclConfig_t", "collnetEnable") => offset_of!(Config, collnet_enable),
+            ("ncclConfig_t", "shrinkShare") => offset_of!(Config, shrink_share),
+            ("ncclConfig_t", "nChannelsPerNetPeer") => offset_of!(Config, channels_per_net_peer),
+            ("ncclConfig_t", "graphStreamOrdering") => offset_of!(Config, graph_stream_ordering),
+            ("ncclSimInfo_t", "estimatedTime") => offset_of!(SimInfo, estimated_time),
+            ("ncclCommProperties_t", "rank") => offset_of!(Properties, rank),
+            ("ncclCommProperties_t", "deviceApiSupport") => offset_of!(Properties, has_device_api),
+            ("ncclCommProperties_t", "multimemSupport") => offset_of!(Properties, has_multimem),
+            ("ncclCommProperties_t", "ginType") => offset_of!(Properties, gin_type),
+            ("ncclCommProperties_t", "hostRmaSupport") => offset_of!(Properties, has_host_rma),
+            ("ncclCommProperties_t", "railedGinType") => offset_of!(Properties, railed_gin_type),
+            _ => panic!("{structure}.{field} is not listed here"),
+        }
+    }
+
+    #[test]
+    fn structures_are_those_of_c() {
+        let mut compared = 0;
+        for line in include_str!("../tests/layout.h").lines() {
+            let Some((kind, rest)) = line.trim_end_matches(')').split_once('(') else { continue };
+            let words: Vec<&str> = rest.split(", ").collect();
+            let (found, wanted) = match (kind, &words[..]) {
+                ("FIELD", [structure, field, at]) => (offset(structure, field), at),
+                ("SIZE", ["ncclUniqueId", bytes]) => (size_of::<UniqueId>(), bytes),
+                ("SIZE", ["ncclConfig_t", bytes]) => (size_of::<Config>(), bytes),
+                ("SIZE", ["ncclSimInfo_t", bytes]) => (size_of::<SimInfo>(), bytes),
+                ("SIZE", ["ncclTeam_t", bytes]) => (size_of::<Team>(), bytes),
+                ("SIZE", ["ncclCommProperties_t", bytes]) => (size_of::<Properties>(), bytes),
+                _ => panic!("{line}"),
+            };
+            assert_eq!(found.to_string(), **wanted, "{line}");
+            compared += 1;
+        }
+        assert_eq!(compared, 24);
+    }
+}

@@ -23,6 +23,8 @@ use crate::settings::knobs;
 /// A communicator, as a pointer of the program means it.
 pub(crate) struct Comm {
     pub(crate) config: Config,
+    /// The process that made it. Its children have no threads of it.
+    pub(crate) process: u32,
     /// The GPU that was current where it was made.
     pub(crate) device: Option<usize>,
     state: Mutex<State>,
@@ -91,6 +93,7 @@ impl Comm {
     pub(crate) fn starting(config: Config, device: Option<usize>) -> Arc<Comm> {
         Arc::new(Comm {
             config,
+            process: std::process::id(),
             device,
             state: Mutex::new(State::Starting),
             changed: Condvar::new(),

@@ -98,30 +98,34 @@ nccl! {
 
 nccl! {
     /// The slots of 8 bytes that elements need.
-    fn ncclLLA2ACalcSlots(elements: c_int, element_bytes: c_int) -> c_int {
+    fn ncclLLA2ACalcSlots(elements: c_int, element_bytes: c_int) -> c_int, or 0; {
         elements.saturating_mul(element_bytes.saturating_add(7) / 8)
     }
 }
 
+/// The ranks of what is no communicator.
+const NOBODY: Team = Team { ranks: 0, rank: 0, stride: 1 };
+
 /// All ranks; a team of nobody if there is no such communicator.
 fn world(comm: abi::Comm) -> Team {
     let open = registry::find(comm).and_then(|comm| comm.open());
-    open.map_or(Team { ranks: 0, rank: 0, stride: 1 }, |open| Team {
-        ranks: open.size as c_int,
-        rank: open.rank as c_int,
-        stride: 1,
-    })
+    open.map_or(NOBODY, |open| Team { ranks: open.size as c_int, rank: open.rank as c_int, stride: 1 })
+}
+
+/// The place in a team of a rank of another team, as far as integers go: the program may pass anything.
+fn from(own: Team, team: Team, rank: c_int) -> c_int {
+    own.rank.wrapping_add(rank.wrapping_sub(team.rank).wrapping_mul(team.stride))
 }
 
 nccl! {
-    fn ncclTeamWorld(comm: abi::Comm) -> Team {
+    fn ncclTeamWorld(comm: abi::Comm) -> Team, or NOBODY; {
         world(comm)
     }
 }
 
 nccl! {
     /// The ranks whose memory this one accesses: those of its host, which are all, or itself.
-    fn ncclTeamLsa(comm: abi::Comm) -> Team {
+    fn ncclTeamLsa(comm: abi::Comm) -> Team, or NOBODY; {
         let open = registry::find(comm).and_then(|comm| comm.open());
         match open {
             Ok(open) if open.spans_hosts => Team { ranks: 1, rank: 0, stride: 1 },
@@ -132,7 +136,7 @@ nccl! {
 
 nccl! {
     /// One rank of each host.
-    fn ncclTeamRail(comm: abi::Comm) -> Team {
+    fn ncclTeamRail(comm: abi::Comm) -> Team, or NOBODY; {
         let open = registry::find(comm).and_then(|comm| comm.open());
         match open {
             Ok(open) if open.spans_hosts => world(comm),
@@ -142,13 +146,13 @@ nccl! {
 }
 
 nccl! {
-    fn ncclTeamRankToWorld(comm: abi::Comm, team: Team, rank: c_int) -> c_int {
-        world(comm).rank + (rank - team.rank) * team.stride
+    fn ncclTeamRankToWorld(comm: abi::Comm, team: Team, rank: c_int) -> c_int, or -1; {
+        from(world(comm), team, rank)
     }
 }
 
 nccl! {
-    fn ncclTeamRankToLsa(comm: abi::Comm, team: Team, rank: c_int) -> c_int {
-        ncclTeamLsa(comm).rank + (rank - team.rank) * team.stride
+    fn ncclTeamRankToLsa(comm: abi::Comm, team: Team, rank: c_int) -> c_int, or -1; {
+        from(ncclTeamLsa(comm), team, rank)
     }
 }

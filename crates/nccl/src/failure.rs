@@ -93,12 +93,12 @@ thread_local! {
 /// The sentence of the last error in this process, for threads that had none.
 static LAST_OF_ALL: Mutex<String> = Mutex::new(String::new());
 
+const PANICKED: &str = "a defect of Weft: it panicked, and the text above says where";
+
 /// Runs a function and returns its result code. The sentence of an error is kept and logged.
 pub(crate) fn code_of(name: &str, body: impl FnOnce() -> Result<(), Failure>) -> ResultCode {
-    let ended = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
-        let text = "a defect of Weft: it panicked, and the text above says where".to_owned();
-        Err(Failure { code: ResultCode::InternalError, text })
-    });
+    let ended = catch_unwind(AssertUnwindSafe(body))
+        .unwrap_or_else(|_| Err(Failure { code: ResultCode::InternalError, text: PANICKED.to_owned() }));
     match ended {
         Ok(()) => ResultCode::Success,
         Err(failure) => {
@@ -111,16 +111,24 @@ pub(crate) fn code_of(name: &str, body: impl FnOnce() -> Result<(), Failure>) ->
     }
 }
 
-/// Keeps the sentence of an error.
+/// Runs a function that has no result code. If it panics, it returns `otherwise`.
+pub(crate) fn value_of<T>(name: &str, otherwise: T, body: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
+        remember(&format!("{name}: {PANICKED}"));
+        otherwise
+    })
+}
+
+/// Keeps the sentence of an error. A thread that ends, and runs the program's destructors, keeps none of its own.
 pub(crate) fn remember(text: &str) {
     let bytes: Vec<u8> = text.bytes().filter(|byte| *byte != 0).collect();
-    LAST.with(|last| *last.borrow_mut() = CString::new(bytes).unwrap_or_default());
+    let _ = LAST.try_with(|last| *last.borrow_mut() = CString::new(bytes).unwrap_or_default());
     text.clone_into(&mut lock(&LAST_OF_ALL));
 }
 
 /// The sentence of the last error: of this one, or else of this thread, or else of the process. It is valid until the next error on this thread.
 pub(crate) fn last(own: Option<String>) -> *const c_char {
-    let has_own = LAST.with(|last| !last.borrow().is_empty());
+    let has_own = LAST.try_with(|last| !last.borrow().is_empty()).unwrap_or(false);
     match own {
         Some(text) => remember(&text),
         None if !has_own => {
@@ -129,7 +137,7 @@ pub(crate) fn last(own: Option<String>) -> *const c_char {
         }
         None => {}
     }
-    LAST.with(|last| last.borrow().as_ptr())
+    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
 /// Refuses places that are NULL.

@@ -4,8 +4,9 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
+use weftlink::bootstrap::launcher::report_use;
 use weftlink::bootstrap::{Bootstrap, Network, Rendezvous};
 use weftlink::cuda::driver::Driver;
 use weftlink::{Communicator, Options};
@@ -18,7 +19,7 @@ use crate::gpu::current_device;
 use crate::group::{self, Start};
 use crate::id::Id;
 use crate::settings::{self, knobs};
-use crate::{log, registry};
+use crate::{loaded, log, registry};
 
 /// Registers a communicator, unless this rank gets none, and starts it: now, or when the group ends, or on a thread of its own.
 pub(crate) fn launch(
@@ -27,6 +28,7 @@ pub(crate) fn launch(
     comm: Arc<Comm>,
     meet: impl FnOnce() -> Result<Option<Open>, Failure> + Send + 'static,
 ) -> Result<(), Failure> {
+    loaded::check()?;
     let pointer = if is_member { registry::add(Arc::clone(&comm)) } else { std::ptr::null_mut() };
     // SAFETY: the program's place for a pointer, which the caller has checked.
     unsafe { into.write_unaligned(pointer) };
@@ -50,6 +52,9 @@ pub(crate) fn meet(id: &Id, rank: usize, size: usize, device: Option<usize>) -> 
     opened(group, device)
 }
 
+/// Tells the launcher once that this process uses the library.
+static REPORTED: Once = Once::new();
+
 /// The communicator of a group that has met.
 pub(crate) fn opened(group: Bootstrap, device: Option<usize>) -> Result<Open, Failure> {
     let settings = knobs().map_err(|error| Failure::argument(error.to_string()))?;
@@ -57,6 +62,7 @@ pub(crate) fn opened(group: Bootstrap, device: Option<usize>) -> Result<Open, Fa
     let (rank, size, hosts) = (comm.rank(), comm.size(), comm.spans_hosts());
     let open = Open::new(comm, device)?;
     log::version();
+    REPORTED.call_once(|| report_use("nccl"));
     let ways = if hosts { "shared memory inside hosts and TCP between them" } else { "shared memory" };
     log::info(device, &format!("rank {rank} nranks {size} via {ways} - Init COMPLETE"));
     for name in settings::unknown_once() {

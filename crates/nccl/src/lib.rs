@@ -22,6 +22,7 @@ mod host;
 mod id;
 mod init;
 mod lifetime;
+mod loaded;
 mod lock;
 mod log;
 mod memory;

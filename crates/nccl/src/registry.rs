@@ -35,14 +35,27 @@ fn next() -> usize {
 pub(crate) fn find(comm: abi::Comm) -> Result<Arc<Comm>, Failure> {
     let comms = COMMS.read().unwrap_or_else(PoisonError::into_inner);
     let found = comms.as_ref().and_then(|comms| comms.get(&(comm as usize)));
-    found.cloned().ok_or_else(|| unknown(comm))
+    own(found.ok_or_else(|| unknown(comm))?).cloned()
+}
+
+/// Refuses communicators of a parent process, whose threads do not exist here.
+fn own(comm: &Arc<Comm>) -> Result<&Arc<Comm>, Failure> {
+    if comm.process == std::process::id() {
+        return Ok(comm);
+    }
+    Err(Failure::usage(format!(
+        "process {} made the communicator, and this one is its child: a process that was forked makes its own",
+        comm.process
+    )))
 }
 
 /// Takes a communicator out. Threads that still use it keep it.
 pub(crate) fn remove(comm: abi::Comm) -> Result<Arc<Comm>, Failure> {
     let mut comms = COMMS.write().unwrap_or_else(PoisonError::into_inner);
-    let found = comms.as_mut().and_then(|comms| comms.remove(&(comm as usize)));
-    found.ok_or_else(|| unknown(comm))
+    let comms = comms.get_or_insert_with(HashMap::new);
+    // One of a parent stays: its end would wait for threads.
+    own(comms.get(&(comm as usize)).ok_or_else(|| unknown(comm))?)?;
+    comms.remove(&(comm as usize)).ok_or_else(|| unknown(comm))
 }
 
 fn unknown(comm: abi::Comm) -> Failure {

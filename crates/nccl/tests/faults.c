@@ -104,6 +104,32 @@ static void wrong_arguments(void) {
     MUST(version == (getenv("WEFT_NCCL_VERSION") ? atoi(getenv("WEFT_NCCL_VERSION")) : 23007));
 }
 
+/* A child has its parent's communicator and none of its threads: its calls fail, and it can make its own. */
+static void forked(void) {
+    ncclUniqueId id;
+    ncclComm_t comm;
+    int one = 1, status;
+    CHECK(ncclGetUniqueId(&id));
+    CHECK(ncclCommInitRank(&comm, 1, id, 0));
+    CHECK(ncclAllReduce(&one, &one, 1, ncclInt32, ncclSum, comm, NULL));
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(60);
+        FAILS(ncclAllReduce(&one, &one, 1, ncclInt32, ncclSum, comm, NULL), ncclInvalidUsage, "was forked");
+        FAILS(ncclCommDestroy(comm), ncclInvalidUsage, "was forked");
+        FAILS(ncclCommAbort(comm), ncclInvalidUsage, "was forked");
+        ncclComm_t own;
+        CHECK(ncclGetUniqueId(&id));
+        CHECK(ncclCommInitRank(&own, 1, id, 0));
+        CHECK(ncclAllReduce(&one, &one, 1, ncclInt32, ncclSum, own, NULL));
+        CHECK(ncclCommDestroy(own));
+        exit(0);
+    }
+    MUST(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK(ncclAllReduce(&one, &one, 1, ncclInt32, ncclSum, comm, NULL));
+    CHECK(ncclCommDestroy(comm));
+}
+
 int main(int count, char** arguments) {
     MUST(count == 3);
     const int size = atoi(arguments[2]);
@@ -111,6 +137,7 @@ int main(int count, char** arguments) {
     if (strcmp(arguments[1], "aborted") == 0) processes(size, aborted);
     if (strcmp(arguments[1], "revoked") == 0) processes(size, revoked);
     if (strcmp(arguments[1], "different") == 0) processes(size, different);
+    if (strcmp(arguments[1], "forked") == 0) forked();
     if (strcmp(arguments[1], "wrong") == 0) wrong_arguments();
     puts("ok");
 }

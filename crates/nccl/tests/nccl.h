@@ -1,8 +1,12 @@
 /* What the tests need of NCCL's interface, written for them: names, numbers and layouts as a program of NCCL 2.30 has them. */
 #pragma once
 #include <limits.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 typedef void* ncclComm_t;
 typedef void* ncclWindow_t;
@@ -40,9 +44,9 @@ typedef struct {
     size_t size;
     unsigned magic, version;
     int rank, nRanks, cudaDev, nvmlDev;
-    _Bool deviceApiSupport, multimemSupport;
+    bool deviceApiSupport, multimemSupport;
     int ginType, nLsaTeams;
-    _Bool hostRmaSupport;
+    bool hostRmaSupport;
     int railedGinType;
 } ncclCommProperties_t;
 
@@ -98,3 +102,6 @@ ncclTeam_t ncclTeamWorld(ncclComm_t);
 int ncclTeamRankToWorld(ncclComm_t, ncclTeam_t, int);
 F(pncclAllReduce, const void*, void*, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t)
 #undef F
+#ifdef __cplusplus
+}
+#endif

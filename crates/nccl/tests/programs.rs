@@ -4,25 +4,7 @@
 
 mod support;
 
-use std::path::Path;
-
-use support::{compile, with_library};
-use weftlink_testkit::processes::command;
-
-/// Runs a program without inherited settings, on the loopback interface.
-fn run(program: &Path, arguments: &str, settings: &[(&str, &str)]) -> String {
-    let done = command(program)
-        .args(arguments.split(' '))
-        .env_clear()
-        .env("NCCL_SOCKET_IFNAME", "lo")
-        .env("WEFT_DEADLINE", "60s")
-        .envs(settings.iter().copied())
-        .output()
-        .unwrap();
-    let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
-    assert!(done.status.success() && out.ends_with("ok\n"), "{arguments}: {:?}\n{out}\n{err}", done.status);
-    out.into_owned()
-}
+use support::{compile, run, with_library};
 
 fn program(test: &str, name: &str, arguments: &[&str]) {
     let folder = with_library(test);
@@ -78,6 +60,11 @@ fn wrong_arguments_and_settings() {
     let program = compile(&folder, "faults");
     run(&program, "wrong 1", &[]);
     run(&program, "wrong 1", &[("WEFT_NCCL_VERSION", "22809")]);
+}
+
+#[test]
+fn a_forked_process_makes_its_own_communicator() {
+    program("forked", "faults", &["forked 1"]);
 }
 
 #[test]

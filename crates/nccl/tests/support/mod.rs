@@ -14,20 +14,42 @@ pub(crate) fn with_library(name: &str) -> PathBuf {
     folder
 }
 
-/// Compiles a program into the folder.
+/// Compiles a program in C that is linked to the library.
+#[allow(dead_code, reason = "some tests need it")]
 pub(crate) fn compile(folder: &Path, program: &str) -> PathBuf {
-    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
-    let made = folder.join(program);
-    let compiled = command("cc")
-        .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
-        .arg(&made)
-        .arg(tests.join(format!("{program}.c")))
-        .arg(folder.join("libnccl.so.2"))
-        .arg(format!("-Wl,-rpath,{}", folder.display()))
+    let library = folder.join("libnccl.so.2").display().to_string();
+    let rpath = format!("-Wl,-rpath,{}", folder.display());
+    built("cc", &format!("{program}.c"), &folder.join(program), &["-std=gnu11", &library, &rpath])
+}
+
+/// Compiles a source of these tests.
+pub(crate) fn built(compiler: &str, source: &str, made: &Path, options: &[&str]) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(source);
+    let mut command = command(compiler);
+    command
+        .args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
+        .arg(made)
+        .arg(source)
+        .args(options);
+    let compiled = command.output().unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    made.to_owned()
+}
+
+/// Runs a program without inherited settings, on the loopback interface.
+#[allow(dead_code, reason = "some tests need it")]
+pub(crate) fn run(program: &Path, arguments: &str, settings: &[(&str, &str)]) -> String {
+    let done = command(program)
+        .args(arguments.split(' '))
+        .env_clear()
+        .env("NCCL_SOCKET_IFNAME", "lo")
+        .env("WEFT_DEADLINE", "60s")
+        .envs(settings.iter().copied())
         .output()
         .unwrap();
-    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-    made
+    let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert!(done.status.success() && out.ends_with("ok\n"), "{arguments}: {:?}\n{out}\n{err}", done.status);
+    out.into_owned()
 }
 
 /// Compiles the stand-in for the CUDA driver, whose GPU has host memory, into the folder.

@@ -11,6 +11,7 @@ use super::environment::UNSET;
 use super::gpus::{self, Gpus, Which};
 use super::hosts::{self, Placed, Slot};
 use super::mps;
+use super::nccl;
 use super::secret;
 use crate::Failure;
 use crate::names::{between, duration};
@@ -27,6 +28,7 @@ Examples:
   weft run -n 2 --output-dir logs -- ./prog     logs/rank-0.out, rank-0.err ...
   weft run -n 2 --gpus all -- ./prog            a GPU for each rank
   weft run -n 4 --gpus shared --mps -- ./prog   four ranks on shared GPUs
+  weft run -n 2 --nccl -- python train.py       Weft in place of NCCL
 
 Ranks get the environment that torchrun sets (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, ...), and WEFT_RENDEZVOUS and \
 WEFT_SECRET for Weft's communicators. Their standard input is empty.
@@ -82,6 +84,12 @@ pub(crate) struct Args {
     /// With --gpus shared: show each rank all GPUs and its place on the host, instead of one GPU and LOCAL_RANK 0
     #[arg(long)]
     true_local_rank: bool,
+    /// Load Weft's libnccl.so.2 into the ranks (LD_PRELOAD) in place of NCCL
+    #[arg(long)]
+    nccl: bool,
+    /// With --nccl: the path of libnccl.so.2, the same on every host [default: beside weft, in ../lib, or in the Python package]
+    #[arg(long, value_name = "PATH", requires = "nccl")]
+    nccl_library: Option<PathBuf>,
     /// Prefix each line of output with its rank [default: if there are several ranks]
     #[arg(long, conflicts_with = "no_tag")]
     tag_output: bool,
@@ -149,6 +157,8 @@ pub(super) struct Job {
     pub(super) bind: Bind,
     pub(super) report_bindings: bool,
     pub(super) gpus: Option<Gpus>,
+    /// The library to load in place of NCCL.
+    pub(super) nccl: Option<String>,
     pub(super) tags: bool,
     pub(super) output_dir: Option<PathBuf>,
     pub(super) grace: Duration,
@@ -226,6 +236,7 @@ impl Args {
             bind: self.bind,
             report_bindings: self.report_bindings,
             gpus: self.gpus()?,
+            nccl: if self.nccl { Some(nccl::find(self.nccl_library.as_deref())?) } else { None },
             tags: self.tag_output || (size > 1 && !self.no_tag),
             output_dir: self.output_dir.clone(),
             grace: self.grace,

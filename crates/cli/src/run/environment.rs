@@ -53,6 +53,7 @@ pub(super) fn start(job: &Job, host: usize, afresh: &Afresh) -> Start {
         ranks: placed.ranks.clone().enumerate().map(own).collect(),
         bind: job.bind,
         gpus: job.gpus.clone(),
+        nccl: job.nccl.clone(),
         by_lines: job.tags || job.size > 1,
         files_limit: job.files_limit.filter(|_| placed.is_here),
         grace_ms: u64::try_from(job.grace.as_millis()).unwrap_or(u64::MAX),

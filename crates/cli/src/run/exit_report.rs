@@ -5,6 +5,8 @@
 //! communicator failed and which ranks it blames ([`Words`], a line of JSON) to a memory file that only the helper's descriptor
 //! names (`WEFT_LAST_WORDS`). The file disappears with the helper.
 //!
+//! A process into which `--nccl` has loaded a library says in the same file that it uses it.
+//!
 //! Deliberately absent: the output of ranks, which may contain anything.
 
 use std::collections::HashMap;
@@ -26,12 +28,26 @@ pub(super) struct ExitReport {
     bytes: u64,
     begun: Vec<u8>,
     of: HashMap<usize, Words>,
+    /// A process has reported that it uses Weft's NCCL since this was last asked.
+    uses_nccl: bool,
+}
+
+/// A process reports that it uses a library that was loaded into it.
+#[derive(serde::Deserialize)]
+struct Use {
+    uses: String,
 }
 
 impl ExitReport {
     pub(super) fn new() -> io::Result<ExitReport> {
         let file = memfd_create("weft-last-words", MemfdFlags::CLOEXEC)?;
-        Ok(ExitReport { file: file.into(), bytes: 0, begun: Vec::new(), of: HashMap::new() })
+        Ok(ExitReport {
+            file: file.into(),
+            bytes: 0,
+            begun: Vec::new(),
+            of: HashMap::new(),
+            uses_nccl: false,
+        })
     }
 
     /// The path for the ranks.
@@ -49,7 +65,10 @@ impl ExitReport {
         let whole = self.begun.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         let lines: Vec<u8> = self.begun.drain(..whole).collect();
         for line in String::from_utf8_lossy(&lines).lines() {
-            let Ok(words) = serde_json::from_str::<Words>(line) else { continue };
+            let Ok(words) = serde_json::from_str::<Words>(line) else {
+                self.uses_nccl |= serde_json::from_str::<Use>(line).is_ok_and(|one| one.uses == "nccl");
+                continue;
+            };
             // The first communicator that failed counts, except that a rank may retry after it failed to join.
             let known = self.of.get(&words.rank);
             if known.is_none_or(|known| known.is_starting && !words.is_starting) {
@@ -57,6 +76,11 @@ impl ExitReport {
             }
         }
         self.of.get(&rank).cloned()
+    }
+
+    /// Whether a process has reported, among the lines that [`Self::of`] has read since this was last asked, that it uses Weft's NCCL.
+    pub(super) fn take_nccl(&mut self) -> bool {
+        std::mem::take(&mut self.uses_nccl)
     }
 }
 
@@ -89,5 +113,9 @@ mod tests {
         assert_eq!(why(&mut words, 2).as_deref(), Some("rank 1 died"), "the first counts");
         rank.write_all(&[line(3, "refused", true), line(3, "rank 1 died", false)].concat()).unwrap();
         assert_eq!(why(&mut words, 3).as_deref(), Some("rank 1 died"), "it had tried again");
+        assert!(!words.take_nccl());
+        rank.write_all(b"{\"uses\":\"nccl\"}\n").unwrap();
+        assert_eq!(why(&mut words, 3).as_deref(), Some("rank 1 died"), "as before");
+        assert!(words.take_nccl());
     }
 }

@@ -28,6 +28,7 @@ use super::exit_report::{self, ExitReport};
 use super::gpus::{self, Gpus, Which};
 use super::limits;
 use super::mps::{self, Mps, Refused};
+use super::nccl;
 use super::program;
 use super::pump;
 use super::rank::{ANYWHERE, RANK_COMMAND};
@@ -104,6 +105,10 @@ fn serve(events: &Events) -> anyhow::Result<()> {
             return Ok(());
         }
     };
+    if let Err(why) = nccl::assign(&mut start) {
+        events.tell(&Event::Misuse(why));
+        return Ok(());
+    }
     let mps = match prepare_gpus(&mut start, events) {
         Ok(mps) => mps,
         Err(Refused::Misuse(why)) => {
@@ -239,6 +244,9 @@ impl Ranks {
                     let rank = start.ranks[index].rank;
                     let stopped = self.stopped.contains(&index);
                     let words = self.words.as_mut().and_then(|words| words.of(rank));
+                    if self.words.as_mut().is_some_and(ExitReport::take_nccl) {
+                        events.tell(&Event::UsesNccl);
+                    }
                     let (said, blamed) = words.map(|words| (words.why, words.blamed)).unzip();
                     let blamed = blamed.unwrap_or_default();
                     events.tell(&Event::Ended { rank, end, after_us, told, stopped, said, blamed });

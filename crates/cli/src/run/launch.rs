@@ -78,6 +78,8 @@ pub(super) struct Attempt {
     /// The ranks that blame the rank in `cause`.
     pub(super) blamed_by: Vec<usize>,
     pub(super) cause: Option<Cause>,
+    /// A rank has made an NCCL communicator of Weft.
+    pub(super) uses_nccl: bool,
 }
 
 /// Starts the job and supervises it until all ranks have exited.
@@ -98,6 +100,7 @@ pub(super) fn attempt(
         attending: attending.clone(),
         records: (0..job.size).map(|rank| Record { host: host_of(rank), ..Record::default() }).collect(),
         cause: None,
+        uses_nccl: false,
         lost: None,
         started: false,
         stop_at: None,
@@ -125,7 +128,7 @@ pub(super) fn attempt(
     let daemons: Vec<PathBuf> = daemons.filter_map(|(_, helper)| helper.mps.take()).collect();
     running.helpers.clear();
     daemons.iter().for_each(|folder| Mps::stop_abandoned(folder));
-    let Running { records, cause, lost, .. } = running;
+    let Running { records, cause, lost, uses_nccl, .. } = running;
     let found = culprit::find(&records);
     let (cause, found) = match (cause, found) {
         (Some(Cause::Rank(rank)), None) => (Some(Cause::Rank(rank)), None),
@@ -133,7 +136,7 @@ pub(super) fn attempt(
         (None | Some(Cause::Rank(_)), Some(found)) => (Some(Cause::Rank(found.rank)), Some(found)),
         (cause, _) => (cause.or(lost), None),
     };
-    Ok(Attempt { records, blamed_by: found.map_or(Vec::new(), |found| found.blamed_by), cause })
+    Ok(Attempt { records, blamed_by: found.map_or(Vec::new(), |found| found.blamed_by), cause, uses_nccl })
 }
 
 struct Running<'j> {
@@ -143,6 +146,7 @@ struct Running<'j> {
     attending: Attending,
     records: Vec<Record>,
     cause: Option<Cause>,
+    uses_nccl: bool,
     /// The first lost host while the others continue.
     lost: Option<Cause>,
     started: bool,
@@ -196,7 +200,8 @@ impl Running<'_> {
         let ports = self.helpers[0].ports.unwrap_or_default().map(|port| port.to_string());
         let afresh = Afresh { secret: secret::random()?, ports, restarts: self.restarts };
         for host in 0..self.helpers.len() {
-            self.attending.tell_one(host, &Order::Start(environment::start(self.job, host, &afresh)));
+            self.attending
+                .tell_one(host, &Order::Start(Box::new(environment::start(self.job, host, &afresh))));
         }
         self.started = true;
         Ok(())
@@ -215,6 +220,7 @@ impl Running<'_> {
                 );
                 self.end(Cause::Misuse { host, why });
             }
+            Event::UsesNccl => self.uses_nccl = true,
             Event::Mps(folder) => self.helpers[host].mps = Some(folder),
             Event::Note(note) => screen::complain("weft run", &format!("{}{note}", self.on(host))),
             Event::Started { rank, pid, binding } if known(rank) => {

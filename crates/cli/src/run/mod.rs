@@ -3,7 +3,7 @@
 //! The arguments (`args`, `hosts`) describe a job. On every host, this one included, a helper (`host`) starts the ranks
 //! (`program`, `rank`) and forwards their output (`pump`). Orders and events travel over the helper's standard input and output
 //! (`wire`), so that no secret shows in a process list. `launch` drives the `helpers` through one start of the job, `environment`
-//! builds the ranks' environment, `gpus` assigns GPUs and `mps` runs the service that lets ranks share one (both by `tool`s of the
+//! builds the ranks' environment, `gpus` assigns GPUs, `nccl` loads Weft's libnccl.so.2 and `mps` runs the service that lets ranks share one (both by `tool`s of the
 //! driver), `signals` forwards Ctrl-C, `output` prints what ranks print, `exit_report` collects the errors
 //! of their communicators, `culprit` finds the rank that failed first, `report` prints the result.
 //!
@@ -23,6 +23,7 @@ mod hosts;
 mod launch;
 mod limits;
 mod mps;
+mod nccl;
 mod output;
 mod program;
 mod pump;
@@ -97,6 +98,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     };
     let why = report::failure(&job, &attempt, signals.ending(), &printer);
     let code = report::exit_code(&attempt);
+    if job.nccl.is_some() && !attempt.uses_nccl && attempt.records.iter().any(|record| record.end.is_some()) {
+        screen::complain("weft run", nccl::ADVICE);
+    }
     if let Some(Cause::Output(error)) = attempt.cause {
         return Err(Failure::Output(error));
     }

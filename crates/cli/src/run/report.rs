@@ -16,6 +16,7 @@ use super::gpus;
 use super::helpers::helper_command;
 use super::launch::{Attempt, Cause, Record};
 use super::mps;
+use super::nccl;
 use super::output::{Printer, file_name};
 use super::wire::{End, Stream};
 use crate::screen::{self, say};
@@ -85,8 +86,10 @@ fn planned(job: &Job) -> Result<Vec<Value>, String> {
         let mut start = environment::start(job, index, &afresh);
         if placed.is_here {
             gpus::assign(&mut start)?;
+            nccl::assign(&mut start)?;
         } else {
             gpus::assign_elsewhere(&mut start);
+            nccl::assign_elsewhere(&mut start);
         }
         if job.gpus.as_ref().is_some_and(|gpus| gpus.mps) {
             start.environment.push((mps::PIPES.to_owned(), "(a new folder)".to_owned()));
@@ -315,6 +318,7 @@ pub(super) fn document(
         "failed_first": failed,
         "blamed_by": attempt.blamed_by,
         "why": why,
+        "uses_nccl": job.nccl.as_ref().map(|_| attempt.uses_nccl),
         "restarts": restarts,
         "seconds": took.as_secs_f64(),
         "ranks": attempt.records.iter().enumerate().map(rank).collect::<Vec<_>>(),

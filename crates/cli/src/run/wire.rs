@@ -14,7 +14,7 @@ use super::gpus::Gpus;
 #[serde(rename_all = "snake_case")]
 pub(super) enum Order {
     /// Start the ranks; once.
-    Start(Start),
+    Start(Box<Start>),
     /// Forward a signal to all ranks.
     Signal(i32),
     /// SIGTERM to all ranks, SIGKILL to those that remain after the grace period.
@@ -34,6 +34,8 @@ pub(super) struct Start {
     pub(super) ranks: Vec<RankStart>,
     pub(super) bind: Bind,
     pub(super) gpus: Option<Gpus>,
+    /// The library to load in place of NCCL.
+    pub(super) nccl: Option<String>,
     /// Whether to forward output in whole lines or as it arrives.
     pub(super) by_lines: bool,
     pub(super) grace_ms: u64,
@@ -72,6 +74,8 @@ pub(super) enum Event {
         said: Option<String>,
         blamed: Vec<Blame>,
     },
+    /// A rank of this host has made an NCCL communicator of Weft.
+    UsesNccl,
     /// The ranks cannot be started because of wrong arguments.
     Misuse(String),
     /// The helper failed.

@@ -331,7 +331,10 @@ impl Open {
         });
         drop(gpu);
         self.endpoint.flush(FLUSH);
-        drop(lock(&self.background).take());
+        // The process may end next: the others must have heard by then that this rank has left, and not died. A thread that is still in a call keeps it.
+        if let Some(background) = lock(&self.background).take() {
+            drop(background.close());
+        }
         Ok(left?)
     }
 }

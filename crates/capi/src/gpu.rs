@@ -51,7 +51,7 @@ impl Gpus {
         let Some(rank) = &mut *rank else { return Ok(()) };
         let (call, addresses) = arranged(rank, &request, device)?;
         rank.check_stream(&call, stream)?;
-        if !rank.is_prepared(&call) {
+        if !rank.is_prepared(&call, addresses) {
             let prepared = rank.prepare(call.clone(), addresses, None);
             if let Err(error) = &prepared
                 && !matches!(error, cuda::Error::Misuse { .. } | cuda::Error::Failed { .. })

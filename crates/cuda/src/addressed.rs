@@ -7,8 +7,9 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use weftlink_bootstrap::Bootstrap;
-use weftlink_plan::{Collective, DataType, Reduction};
+use weftlink_plan::{Aliasing, Collective, DataType, Reduction};
 
+use crate::call::aliasing_of;
 use crate::collectives::Collectives;
 use crate::driver::{Device, DeviceAddress, Driver, Stream};
 use crate::rank::devices;
@@ -27,7 +28,7 @@ pub struct AddressedRank {
     /// Of calls that have none of their own.
     timeout: Duration,
     /// Calls whose plans are loaded and compiled.
-    prepared: HashSet<AddressedCall>,
+    prepared: HashSet<(AddressedCall, Option<Aliasing>)>,
     /// Dropped after the communicator, which waits for its groups.
     messages: Option<Messages>,
 }
@@ -98,8 +99,20 @@ impl AddressedRank {
     }
 
     /// Whether a call like this was prepared.
-    pub fn is_prepared(&self, call: &AddressedCall) -> bool {
-        self.prepared.contains(call)
+    pub fn is_prepared(&self, call: &AddressedCall, addresses: [DeviceAddress; 2]) -> bool {
+        self.prepared.contains(&self.kind_of(call.clone(), addresses))
+    }
+
+    /// What the programs of calls depend on.
+    fn kind_of(
+        &self,
+        call: AddressedCall,
+        addresses: [DeviceAddress; 2],
+    ) -> (AddressedCall, Option<Aliasing>) {
+        let (rank, ranks) = (self.collectives.rank() as u32, self.collectives.ranks());
+        let block_bytes = (call.count as u64).saturating_mul(call.data_type.bytes() as u64);
+        let aliasing = aliasing_of(&call.collective, rank, ranks, block_bytes, addresses);
+        (call, aliasing)
     }
 
     /// Loads the plan of a call and compiles its kernel. Waits for the other ranks, which do so too.
@@ -117,7 +130,8 @@ impl AddressedRank {
             // They are prepared again, which finds their plans and most programs.
             self.prepared.clear();
         }
-        self.prepared.insert(call);
+        let kind = self.kind_of(call, addresses);
+        self.prepared.insert(kind);
         Ok(())
     }
 

@@ -162,7 +162,7 @@ pub fn in_one_buffer(collective: &Collective, rank: u32) -> [u32; 2] {
 }
 
 /// Whether a rank's buffers are one as in a call in place, or apart; nothing if they overlap otherwise.
-fn aliasing_of(
+pub(crate) fn aliasing_of(
     collective: &Collective,
     rank: u32,
     ranks: u32,

@@ -67,7 +67,12 @@ impl Arguments {
         if count == 0 {
             return Ok((comm, None));
         }
-        let Some(address) = addresses.into_iter().find(|address| *address != 0) else {
+        // Those that the rank uses.
+        let used = match what {
+            What::Collective { input, output, .. } => [input, output],
+            What::Send { .. } | What::Receive { .. } => addresses,
+        };
+        let Some(address) = used.into_iter().find(|address| *address != 0) else {
             return Err(Failure::argument("the buffers are NULL"));
         };
         let on_gpu = gpu::uses(address)?;
@@ -93,6 +98,9 @@ fn collective(
         {
             return Err(Failure::argument("a buffer that this rank uses is NULL"));
         }
+        // NCCL ignores the others, which may be anything.
+        let [input, output] =
+            [needs[0].then_some(input), needs[1].then_some(output)].map(Option::unwrap_or_default);
         Ok(What::Collective { collective, input, output, operation })
     })
 }

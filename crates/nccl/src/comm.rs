@@ -6,7 +6,8 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
 
 use weftlink::bootstrap::Bootstrap;
 use weftlink::cuda::{Aborter, AddressedRank, Memory};
@@ -31,6 +32,8 @@ pub(crate) struct Comm {
     changed: Condvar,
     /// Work that functions have started and not waited for.
     unfinished: AtomicUsize,
+    /// The thread whose group starts it.
+    queued_by: Mutex<Option<ThreadId>>,
     is_revoked: AtomicBool,
     pub(crate) factors: Factors,
     /// The buffers that the program has registered.
@@ -66,6 +69,8 @@ enum State {
     Starting,
     Open(Arc<Open>),
     Failed(Failure),
+    /// Waits for the calls of this rank, to leave.
+    Closing(Arc<Open>),
     /// Finalized, and not yet destroyed.
     Closed,
 }
@@ -98,6 +103,7 @@ impl Comm {
             state: Mutex::new(State::Starting),
             changed: Condvar::new(),
             unfinished: AtomicUsize::new(0),
+            queued_by: Mutex::new(None),
             is_revoked: AtomicBool::new(false),
             factors: Factors::default(),
             registrations: Handles::default(),
@@ -105,11 +111,20 @@ impl Comm {
         })
     }
 
+    /// A group of this thread starts it at its end.
+    pub(crate) fn queued(&self) {
+        *lock(&self.queued_by) = Some(std::thread::current().id());
+    }
+
     /// The ranks have met, or not.
     pub(crate) fn started(&self, ended: Result<Option<Open>, Failure>) -> Result<(), Failure> {
-        let result = ended.as_ref().map(|_| ()).map_err(Clone::clone);
         let mut state = self.state();
-        // It may have been aborted meanwhile.
+        let result = match &*state {
+            State::Starting => ended.as_ref().map(|_| ()).map_err(Clone::clone),
+            // It was aborted or destroyed meanwhile.
+            State::Failed(failure) => Err(failure.clone()),
+            _ => Ok(()),
+        };
         if let State::Starting = *state {
             *state = match ended {
                 Ok(Some(open)) => State::Open(Arc::new(open)),
@@ -122,15 +137,24 @@ impl Comm {
         result
     }
 
-    /// The open communicator. Waits until it has started, or says that it has not.
+    /// The open communicator. Waits until it has started if it is blocking, and refuses calls before that otherwise.
     pub(crate) fn open(&self) -> Result<Arc<Open>, Failure> {
+        let is_of_this_group = || *lock(&self.queued_by) == Some(std::thread::current().id());
         let mut state = self.state();
         loop {
             match &*state {
                 State::Open(open) => return Ok(Arc::clone(open)),
                 State::Failed(failure) => return Err(failure.clone()),
-                State::Closed => return Err(Failure::usage("the communicator is finalized")),
-                State::Starting if !self.config.blocking => return Err(Failure::in_progress()),
+                State::Closing(_) | State::Closed => {
+                    return Err(Failure::usage("the communicator is finalized"));
+                }
+                State::Starting if !self.config.blocking => {
+                    let text = "the communicator has not started: call ncclCommGetAsyncError until it is no longer ncclInProgress";
+                    return Err(Failure::argument(text));
+                }
+                State::Starting if is_of_this_group() => {
+                    return Err(Failure::usage("the communicator starts when this group ends: end it first"));
+                }
                 State::Starting => {
                     state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 }
@@ -138,12 +162,17 @@ impl Comm {
         }
     }
 
+    /// Refuses a communicator that does not block and has not started. One that blocks may start in the same group.
+    pub(crate) fn check_started(&self) -> Result<(), Failure> {
+        if self.config.blocking { Ok(()) } else { self.open().map(drop) }
+    }
+
     /// What `ncclCommGetAsyncError` says.
     pub(crate) fn status(&self) -> ResultCode {
         let open = match &*self.state() {
             State::Starting => return ResultCode::InProgress,
             State::Failed(failure) => return failure.code,
-            State::Closed => None,
+            State::Closing(_) | State::Closed => None,
             State::Open(open) => Some(Arc::clone(open)),
         };
         match open.filter(|_| !self.is_revoked.load(Ordering::Acquire)).and_then(|open| open.failure()) {
@@ -158,22 +187,29 @@ impl Comm {
         let open = match &*self.state() {
             State::Failed(failure) => return Some(failure.text.clone()),
             State::Open(open) => Arc::clone(open),
-            State::Starting | State::Closed => return None,
+            State::Starting | State::Closing(_) | State::Closed => return None,
         };
         open.failure().map(|failure| failure.text)
     }
 
     /// Counts work that runs behind the program's back.
-    pub(crate) fn begin(&self) {
+    fn begin(&self) {
         self.unfinished.fetch_add(1, Ordering::AcqRel);
     }
 
     /// It is done.
-    pub(crate) fn end(&self, ended: Result<(), Failure>) {
-        if let (Err(failure), State::Open(open)) = (ended, &*self.state()) {
-            open.record(&failure);
+    fn end(&self, ended: Result<(), Failure>) {
+        let mut state = self.state();
+        match (ended, &*state) {
+            (Err(failure), State::Open(open)) => {
+                open.record(&failure);
+            }
+            (Err(failure), State::Closing(_) | State::Closed) => *state = State::Failed(failure),
+            _ => {}
         }
+        // Under the lock: a thread that settles looks at it there.
         self.unfinished.fetch_sub(1, Ordering::AcqRel);
+        drop(state);
         self.changed.notify_all();
     }
 
@@ -188,13 +224,15 @@ impl Comm {
     /// Ends all calls, of the other ranks too, and refuses later ones with this error.
     pub(crate) fn abort(&self, failure: Failure) {
         let open = match std::mem::replace(&mut *self.state(), State::Failed(failure.clone())) {
-            State::Open(open) => Some(open),
+            State::Open(open) | State::Closing(open) => Some(open),
             _ => None,
         };
         self.changed.notify_all();
         if let Some(open) = open {
             open.abort(&failure.text);
         }
+        // The program may free its buffers next.
+        self.settle();
     }
 
     /// Ends all calls, of the other ranks too, and refuses later ones. It can be shrunk.
@@ -206,16 +244,54 @@ impl Comm {
         Ok(())
     }
 
-    /// Takes the communicator out: no function uses it any more.
-    pub(crate) fn close(&self) -> Option<Arc<Open>> {
-        match std::mem::replace(&mut *self.state(), State::Closed) {
-            State::Open(open) => Some(open),
-            _ => None,
+    /// Waits for this rank's calls, and leaves. No function uses it any more.
+    pub(crate) fn close(&self) -> Result<(), Failure> {
+        let open = {
+            let mut state = self.state();
+            match &*state {
+                State::Open(open) => {
+                    let open = Arc::clone(open);
+                    *state = State::Closing(Arc::clone(&open));
+                    open
+                }
+                State::Starting => {
+                    *state = State::Closed;
+                    return Ok(());
+                }
+                _ => return Ok(()),
+            }
+        };
+        let left = open.leave();
+        let mut state = self.state();
+        if let State::Closing(_) = *state {
+            *state = State::Closed;
         }
+        left
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
+    }
+}
+
+/// Work of communicators that runs behind the program's back. It ends also if its thread cannot be started, or panics.
+pub(crate) struct Unfinished(Vec<Arc<Comm>>);
+
+impl Unfinished {
+    pub(crate) fn new(comms: Vec<Arc<Comm>>) -> Unfinished {
+        comms.iter().for_each(|comm| comm.begin());
+        Unfinished(comms)
+    }
+
+    pub(crate) fn end(mut self, ended: &Result<(), Failure>) {
+        std::mem::take(&mut self.0).iter().for_each(|comm| comm.end(ended.clone()));
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        let lost = || Failure::system("the thread of a call could not be started, or panicked");
+        self.0.iter().for_each(|comm| comm.end(Err(lost())));
     }
 }
 
@@ -276,9 +352,15 @@ impl Open {
 
     /// The communicator itself, for good, once no other thread is in a call of it.
     pub(crate) fn take(&self) -> Result<Communicator, Failure> {
-        drop(lock(&self.gpu).take());
+        let gpu = lock(&self.gpu).take();
+        drop(gpu);
         let closed = || Failure::usage("the communicator is closed");
         let background = lock(&self.background).take().ok_or_else(closed)?;
+        // Threads whose calls are ending have it, too.
+        let since = Instant::now();
+        while background.has_other_users() && since.elapsed() < self.timeout {
+            std::thread::sleep(AGAIN);
+        }
         Ok(background.close()?)
     }
 
@@ -304,11 +386,14 @@ impl Open {
     }
 
     /// Remembers an error that ended the communicator. Wrong arguments do not.
-    pub(crate) fn record(&self, failure: &Failure) {
+    /// Returns whether it is one.
+    pub(crate) fn record(&self, failure: &Failure) -> bool {
         use ResultCode::{InProgress, InvalidArgument};
-        if ![InvalidArgument, InProgress].contains(&failure.code) {
+        let is_final = ![InvalidArgument, InProgress].contains(&failure.code);
+        if is_final {
             lock(&self.failed).get_or_insert_with(|| failure.clone());
         }
+        is_final
     }
 
     /// Ends all calls, of the other ranks too.
@@ -332,12 +417,13 @@ impl Open {
         drop(gpu);
         self.endpoint.flush(FLUSH);
         // The process may end next: the others must have heard by then that this rank has left, and not died. A thread that is still in a call keeps it.
-        if let Some(background) = lock(&self.background).take() {
-            drop(background.close());
-        }
+        let background = lock(&self.background).take();
+        drop(background.map(Background::close));
         Ok(left?)
     }
 }
 
 /// How long a rank that leaves waits for the messages that it has sent.
 const FLUSH: Duration = Duration::from_secs(1);
+/// How often a thread that takes a communicator looks whether others have it.
+const AGAIN: Duration = Duration::from_millis(1);

@@ -96,19 +96,22 @@ fn enqueue(gpu: &mut AddressedRank, work: &Work) -> Result<(), Failure> {
         None => Reduction::Sum.into(),
         Some(Operation::Named(reduction)) => (*reduction).into(),
         Some(Operation::Scaled(factor)) => {
-            let bytes = factor.bytes()?;
+            let bytes = factor.bytes(work.stream)?;
             let long = || Failure::argument("the factor is longer than 8 bytes");
             cuda::Operation::premultiplied_sum(&bytes).ok_or_else(long)?
         }
     };
-    // A side that the rank does not use has no address of its own.
-    let either = |one: u64, other: u64| if one == 0 { other } else { one };
-    let addresses = [either(*input, *output), either(*output, *input)];
-    if !gpu.is_prepared(&call) {
+    let addresses = both(*input, *output);
+    if !gpu.is_prepared(&call, addresses) {
         gpu.prepare(call.clone(), addresses, None)?;
     }
     // SAFETY: the program keeps the buffers until the call has ended on its stream, as it must with NCCL.
     Ok(unsafe { gpu.enqueue(&call, addresses, work.stream, None, operation) }?)
+}
+
+/// The addresses of a call. A side that the rank does not use has none of its own.
+fn both(input: u64, output: u64) -> [u64; 2] {
+    [if input == 0 { output } else { input }, if output == 0 { input } else { output }]
 }
 
 fn call_of(work: &Work, collective: &Collective, operation: Option<&Operation>) -> AddressedCall {
@@ -129,8 +132,9 @@ pub(crate) fn are_ready(by_comm: &[(Arc<Comm>, Vec<Work>)]) -> bool {
         let Some(gpu) = &*gpu else { return false };
         gpu.collectives().is_in_one_process()
             && works.iter().all(|work| match &work.what {
-                What::Collective { collective, operation, .. } => {
-                    work.is_on_gpu() && gpu.is_prepared(&call_of(work, collective, operation.as_ref()))
+                What::Collective { collective, input, output, operation } => {
+                    let call = call_of(work, collective, operation.as_ref());
+                    work.is_on_gpu() && gpu.is_prepared(&call, both(*input, *output))
                 }
                 _ => false,
             })

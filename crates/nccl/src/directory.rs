@@ -72,8 +72,9 @@ impl Directory {
         }
         let Some((address, left)) = &mut self.rank_0 else { return true };
         for client in self.waiting.drain(..) {
-            // One that is gone asks again.
-            if (&client).write_all(&written(*address)).is_ok() {
+            // One that is gone, and takes nothing, asks again.
+            let took = (&client).write_all(&written(*address)).and_then(|()| (&client).read_exact(&mut [0]));
+            if took.is_ok() {
                 *left = left.saturating_sub(1);
             }
         }
@@ -135,6 +136,8 @@ pub(crate) fn find(at: SocketAddr, secret: &[u8; SECRET_BYTES]) -> Result<Socket
         let mut answer = [0; ANSWER_BYTES];
         match ask(&stream, secret, 0, 0, &mut answer, deadline) {
             Ok(()) => {
+                // The directory ends when all have taken their answer.
+                let _ = (&stream).write_all(&[1]);
                 let text = answer.get(1..1 + usize::from(answer[0])).unwrap_or_default();
                 let address = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
                 return address.ok_or_else(|| Failure::system(format!("{at} gave an unreadable answer")));

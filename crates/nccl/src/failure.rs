@@ -122,7 +122,12 @@ pub(crate) fn value_of<T>(name: &str, otherwise: T, body: impl FnOnce() -> T) ->
 /// Keeps the sentence of an error. A thread that ends, and runs the program's destructors, keeps none of its own.
 pub(crate) fn remember(text: &str) {
     let bytes: Vec<u8> = text.bytes().filter(|byte| *byte != 0).collect();
-    let _ = LAST.try_with(|last| *last.borrow_mut() = CString::new(bytes).unwrap_or_default());
+    let _ = LAST.try_with(|last| {
+        // The program may hold its address.
+        if last.borrow().as_bytes() != bytes {
+            *last.borrow_mut() = CString::new(bytes).unwrap_or_default();
+        }
+    });
     text.clone_into(&mut lock(&LAST_OF_ALL));
 }
 

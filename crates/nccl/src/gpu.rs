@@ -3,7 +3,7 @@
 // Copies memory of the program.
 #![allow(unsafe_code)]
 
-use weftlink::cuda::driver::{Context, Driver, Stream};
+use weftlink::cuda::driver::{Capture, Context, Driver, Stream};
 
 use crate::failure::Failure;
 
@@ -28,11 +28,16 @@ pub(crate) fn context(device: usize) -> Result<Context, Failure> {
     Ok(Context::primary(devices.get(device).ok_or_else(missing)?)?)
 }
 
-/// Reads memory of a GPU, after all work that the program has enqueued there.
-pub(crate) fn read(device: usize, address: u64, into: &mut [u8]) -> Result<(), Failure> {
+/// Reads memory of a GPU, after what is on a stream of the program. Waits for that stream alone: others may wait for this thread.
+pub(crate) fn read(device: usize, stream: u64, address: u64, into: &mut [u8]) -> Result<(), Failure> {
     let context = context(device)?;
-    context.synchronize()?;
-    let stream = Stream::new(&context)?;
+    // SAFETY: the program's stream, of this GPU.
+    let stream = unsafe { Stream::borrowed(&context, stream as *mut _) };
+    if stream.capture()? != Capture::None {
+        return Err(Failure::usage(
+            "a factor in memory of a GPU cannot be read while its stream is captured in a graph",
+        ));
+    }
     // SAFETY: the program's value has this length, and the stream is waited for.
     unsafe { stream.copy_to_host(into.as_mut_ptr().cast(), address, into.len()) }?;
     Ok(stream.synchronize()?)

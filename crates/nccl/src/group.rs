@@ -3,46 +3,70 @@
 //!
 //! The calls of several communicators in one group run at the same time, so that one thread can make the calls of several ranks.
 
-// Exports functions, and reads a structure of the program.
+// Exports functions, and reads and writes the program's memory.
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 
-use crate::abi::{self, SIM_MAGIC, SimInfo};
-use crate::comm::{Comm, Open};
+use crate::abi::{self, ResultCode, SIM_MAGIC, SimInfo};
+use crate::comm::{Comm, Open, Unfinished};
 use crate::failure::Failure;
 use crate::work::Work;
 use crate::{device, host, registry};
 
+/// Ranks meet, and get a communicator or none.
+pub(crate) type Meet = Box<dyn FnOnce() -> Result<Option<Open>, Failure> + Send>;
+
 /// A communicator to be made.
 pub(crate) struct Start {
     pub(crate) comm: Arc<Comm>,
-    /// The ranks meet; this one may get no communicator.
-    pub(crate) meet: Box<dyn FnOnce() -> Result<Option<Open>, Failure> + Send>,
-    /// As the program has it; 0 if it has none.
-    pub(crate) pointer: usize,
+    /// The one that it is made from. What is made from one communicator is made in the order of the calls.
+    pub(crate) parent: Option<Arc<Comm>>,
+    /// Taken out when they do.
+    pub(crate) meet: Option<Meet>,
+    /// The program's place for the pointer.
+    pub(crate) place: usize,
 }
 
 impl Start {
-    fn run(self) -> Result<(), Failure> {
-        let ended = self.comm.started((self.meet)());
+    fn run(mut self) -> Result<(), Failure> {
+        let panicked = |_| Err(Failure::system("a defect of Weft: it panicked while ranks met"));
+        let met = self
+            .meet
+            .take()
+            .map_or(Ok(None), |meet| catch_unwind(AssertUnwindSafe(meet)).unwrap_or_else(panicked));
+        let ended = self.comm.started(met);
         if ended.is_err() && self.comm.config.blocking {
-            forget(self.pointer);
+            self.forget();
         }
         ended
     }
 
-    fn refuse(self, failure: &Failure) {
+    fn refuse(mut self, failure: &Failure) {
+        self.meet = None;
         let _ = self.comm.started(Err(failure.clone()));
-        forget(self.pointer);
+        self.forget();
+    }
+
+    /// A blocking function that failed leaves no communicator behind.
+    fn forget(&self) {
+        let place = self.place as *mut abi::Comm;
+        // SAFETY: the program's place, which it keeps until the function returns, or the group ends.
+        let _ = registry::remove(unsafe { place.read_unaligned() });
+        // SAFETY: as above.
+        unsafe { place.write_unaligned(std::ptr::null_mut()) };
     }
 }
 
-/// A blocking function that failed leaves no communicator behind.
-fn forget(pointer: usize) {
-    let _ = registry::remove(pointer as abi::Comm);
+impl Drop for Start {
+    fn drop(&mut self) {
+        if self.meet.is_some() {
+            let _ = self.comm.started(Err(Failure::system("the thread of a start could not be started")));
+        }
+    }
 }
 
 /// What a thread has called in its group.
@@ -86,12 +110,18 @@ pub(crate) fn end() -> Result<(), Failure> {
         starts.into_iter().for_each(|start| start.refuse(&failure));
         return Err(failure);
     }
-    start_all(starts).and_then(|()| call_all(calls))
+    let started = if starts.is_empty() { Ok(()) } else { start_all(starts) };
+    match started {
+        Err(failure) if failure.code != ResultCode::InProgress => Err(failure),
+        // Calls beside a start that does not block are made.
+        started => call_all(calls).and(started),
+    }
 }
 
 /// Starts a communicator, now or when the group ends.
 pub(crate) fn start(start: Start) -> Result<(), Failure> {
     begin();
+    start.comm.queued();
     GROUP.with_borrow_mut(|group| group.starts.push(start));
     end()
 }
@@ -103,20 +133,40 @@ pub(crate) fn call(comm: Arc<Comm>, work: Work) -> Result<(), Failure> {
     end()
 }
 
-fn start_all(mut starts: Vec<Start>) -> Result<(), Failure> {
-    if starts.is_empty() {
-        return Ok(());
-    }
-    if starts.iter().any(|start| !start.comm.config.blocking) {
-        for start in starts {
-            spawn(move || drop(start.run()))?;
+fn start_all(starts: Vec<Start>) -> Result<(), Failure> {
+    let is_blocking = starts.iter().all(|start| start.comm.config.blocking);
+    let mut chains: Vec<Vec<Start>> = Vec::new();
+    for start in starts {
+        let is_sibling = |chain: &&mut Vec<Start>| match (&chain[0].parent, &start.parent) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        };
+        match chains.iter_mut().find(is_sibling) {
+            Some(chain) => chain.push(start),
+            None => chains.push(vec![start]),
         }
-        return Err(Failure::in_progress());
     }
-    match starts.len() {
-        1 => starts.pop().map_or(Ok(()), Start::run),
-        _ => at_once(starts, Start::run),
+    if is_blocking {
+        return at_once(chains, in_turn);
     }
+    for chain in chains {
+        let parents: Vec<_> = chain[0].parent.iter().cloned().collect();
+        // They must not overtake calls before, nor be overtaken.
+        parents.iter().for_each(|parent| parent.settle());
+        let unfinished = Unfinished::new(parents);
+        spawn(move || {
+            // The communicators themselves have the errors.
+            let _ = in_turn(chain);
+            unfinished.end(&Ok(()));
+        })?;
+    }
+    Err(Failure::in_progress())
+}
+
+/// Starts communicators one after the other, and returns the first error.
+fn in_turn(starts: Vec<Start>) -> Result<(), Failure> {
+    let ended: Vec<_> = starts.into_iter().map(Start::run).collect();
+    ended.into_iter().collect()
 }
 
 fn call_all(calls: Vec<(Arc<Comm>, Work)>) -> Result<(), Failure> {
@@ -135,12 +185,8 @@ fn call_all(calls: Vec<(Arc<Comm>, Work)>) -> Result<(), Failure> {
         comm.settle();
         comm.open()?;
     }
-    by_comm.iter().for_each(|(comm, _)| comm.begin());
-    spawn(move || {
-        let comms: Vec<_> = by_comm.iter().map(|(comm, _)| Arc::clone(comm)).collect();
-        let ended = run_all(by_comm);
-        comms.iter().for_each(|comm| comm.end(ended.clone()));
-    })?;
+    let unfinished = Unfinished::new(by_comm.iter().map(|(comm, _)| Arc::clone(comm)).collect());
+    spawn(move || unfinished.end(&run_all(by_comm)))?;
     Err(Failure::in_progress())
 }
 
@@ -149,7 +195,9 @@ fn run_all(mut by_comm: Vec<(Arc<Comm>, Vec<Work>)>) -> Result<(), Failure> {
         0 => Ok(()),
         1 => by_comm.pop().map_or(Ok(()), |(comm, works)| run(&comm, works)),
         _ if device::are_ready(&by_comm) => {
-            by_comm.into_iter().try_for_each(|(comm, works)| run(&comm, works))
+            // All of them, because ranks of the first wait for those of the last.
+            let ended: Vec<_> = by_comm.into_iter().map(|(comm, works)| run(&comm, works)).collect();
+            ended.into_iter().collect()
         }
         _ => at_once(by_comm, |(comm, works)| run(&comm, works)),
     }
@@ -163,11 +211,19 @@ fn run(comm: &Comm, works: Vec<Work>) -> Result<(), Failure> {
     }
     let (on_gpu, on_host): (Vec<_>, Vec<_>) = works.into_iter().partition(Work::is_on_gpu);
     let ran = device::run(comm, &open, &on_gpu).and_then(|()| host::run(&open, &on_host));
-    ran.inspect_err(|failure| open.record(failure))
+    ran.inspect_err(|failure| {
+        if open.record(failure) {
+            // The others would wait for this rank.
+            open.abort(&failure.text);
+        }
+    })
 }
 
 /// Runs a function for each of these, on a thread each, and returns the first error.
 fn at_once<T: Send>(all: Vec<T>, run: impl Fn(T) -> Result<(), Failure> + Sync) -> Result<(), Failure> {
+    if all.len() == 1 {
+        return all.into_iter().try_for_each(run);
+    }
     let panicked = || Failure::system("a thread of the group panicked");
     let ended: Vec<_> = thread::scope(|scope| {
         let threads: Vec<_> = all.into_iter().map(|one| scope.spawn(|| run(one))).collect();

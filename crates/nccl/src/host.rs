@@ -5,6 +5,7 @@
 
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -35,7 +36,7 @@ pub(crate) fn run(open: &Open, works: &[Work]) -> Result<(), Failure> {
             request.operation = match operation {
                 None => None,
                 Some(Operation::Named(reduction)) => Some((*reduction).into()),
-                Some(Operation::Scaled(factor)) => Some(factor.on_host()?),
+                Some(Operation::Scaled(factor)) => Some(factor.on_host(work.stream)?),
             };
             // A rank without blocks says how many elements there are, too.
             request.count = Some(work.count).filter(|_| gives_and_gets(open, collective) == [0, 0]);
@@ -51,16 +52,11 @@ fn call(background: &Background, request: Request<'static, RawBuffers>) -> Resul
         Ok(ran) => return Ok(ran?),
         Err(request) => *request,
     };
-    let ended = Arc::new(Mutex::new(Ok(())));
-    let result = Arc::clone(&ended);
-    // SAFETY: as above; the closure below waits for it.
-    let handle = unsafe { background.start_raw(request, move |ended| *lock(&result) = ended) };
-    // What follows runs after it.
-    let waited = background.with(|_| Ok(()));
-    drop(handle);
-    let ended = lock(&ended).clone();
-    ended?;
-    Ok(waited?)
+    let (sender, receiver) = channel();
+    // SAFETY: as above; it is waited for.
+    let _handle = unsafe { background.start_raw(request, move |ended| drop(sender.send(ended))) };
+    let lost = || Failure::system("the thread of the communicator has ended");
+    Ok(receiver.recv().map_err(|_| lost())??)
 }
 
 /// The blocks that this rank gives and gets.

@@ -36,6 +36,11 @@ impl Id {
         if let Some(place) = given("NCCL_COMM_ID") {
             return fixed(&place);
         }
+        Id::of_directory()
+    }
+
+    /// The same, also with `NCCL_COMM_ID`: for ranks that meet again.
+    pub(crate) fn of_directory() -> Result<Id, Failure> {
         let mut secret = [0; SECRET_BYTES];
         random(&mut secret)?;
         let settings = knobs().map_err(|error| Failure::argument(error.to_string()))?;

@@ -26,14 +26,14 @@ pub(crate) fn launch(
     into: *mut abi::Comm,
     is_member: bool,
     comm: Arc<Comm>,
+    parent: Option<Arc<Comm>>,
     meet: impl FnOnce() -> Result<Option<Open>, Failure> + Send + 'static,
 ) -> Result<(), Failure> {
     loaded::check()?;
     let pointer = if is_member { registry::add(Arc::clone(&comm)) } else { std::ptr::null_mut() };
     // SAFETY: the program's place for a pointer, which the caller has checked.
     unsafe { into.write_unaligned(pointer) };
-    let pointer = pointer as usize;
-    group::start(Start { comm, meet: Box::new(meet), pointer })
+    group::start(Start { comm, parent, meet: Some(Box::new(meet)), place: into as usize })
 }
 
 /// The ranks of an identifier meet.
@@ -93,12 +93,12 @@ fn init_rank(
     };
     let device = current_device();
     let made = Comm::starting(config, device);
-    launch(comm, true, made, move || meet(&id, rank, size, device).map(Some))
+    launch(comm, true, made, None, move || meet(&id, rank, size, device).map(Some))
 }
 
 nccl! {
     fn ncclCommInitRank(comm: *mut abi::Comm, ranks: c_int, id: UniqueId, rank: c_int) {
-        init_rank(comm, ranks, &id, rank, Config::default())
+        init_rank(comm, ranks, &id, rank, Config::default()).inspect_err(group::note)
     }
 }
 
@@ -106,7 +106,7 @@ nccl! {
     fn ncclCommInitRankConfig(comm: *mut abi::Comm, ranks: c_int, id: UniqueId, rank: c_int, config: *mut abi::Config) {
         // SAFETY: the program's configuration.
         let config = unsafe { config::read(config, &Config::default()) }?;
-        init_rank(comm, ranks, &id, rank, config)
+        init_rank(comm, ranks, &id, rank, config).inspect_err(group::note)
     }
 }
 
@@ -120,7 +120,7 @@ nccl! {
         }
         // SAFETY: the program's identifiers and configuration.
         let (first, config) = unsafe { (id.read_unaligned(), config::read(config, &Config::default())?) };
-        init_rank(comm, ranks, &first, rank, config)
+        init_rank(comm, ranks, &first, rank, config).inspect_err(group::note)
     }
 }
 
@@ -141,7 +141,7 @@ nccl! {
             let made = Comm::starting(Config { blocking: true, ..Config::default() }, device);
             // SAFETY: the program's list has a place for each.
             let place = unsafe { comms.add(rank) };
-            if let Err(failure) = launch(place, true, made, move || opened(end, device).map(Some)) {
+            if let Err(failure) = launch(place, true, made, None, move || opened(end, device).map(Some)) {
                 group::note(&failure);
             }
         }

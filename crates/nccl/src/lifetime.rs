@@ -4,8 +4,10 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int};
+use std::sync::Arc;
 
 use crate::abi::{self, ResultCode};
+use crate::comm::Unfinished;
 use crate::failure::{self, Failure, check_place};
 use crate::{log, registry};
 
@@ -48,19 +50,12 @@ nccl! {
     fn ncclCommFinalize(comm: abi::Comm) {
         let comm = registry::find(comm)?;
         comm.open()?;
-        let finalize = {
-            let comm = comm.clone();
-            move || {
-                let left = comm.close().map_or(Ok(()), |open| open.leave());
-                comm.end(left.clone());
-                left
-            }
-        };
-        comm.begin();
+        comm.settle();
         if comm.config.blocking {
-            return finalize();
+            return comm.close();
         }
-        let work = move || drop(finalize());
+        let unfinished = Unfinished::new(vec![Arc::clone(&comm)]);
+        let work = move || unfinished.end(&comm.close());
         let started = std::thread::Builder::new().name("weft leave".to_owned()).spawn(work);
         started.map_err(|error| Failure::system(format!("cannot start a thread: {error}")))?;
         Err(Failure::in_progress())
@@ -75,7 +70,7 @@ nccl! {
         }
         let comm = registry::remove(pointer)?;
         comm.settle();
-        let left = comm.close().map_or(Ok(()), |open| open.leave());
+        let left = comm.close();
         log::info(comm.device, &format!("comm {pointer:p} - Destroy COMPLETE"));
         left
     }

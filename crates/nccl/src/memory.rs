@@ -93,7 +93,7 @@ nccl! {
         let address = buffer as u64;
         let known = Driver::if_loaded().map(|driver| driver.pointer(address)).transpose()?.flatten();
         if let Some(known) = known
-            && address + bytes as u64 > known.start + known.bytes as u64
+            && address.checked_add(bytes as u64).is_none_or(|end| end > known.start + known.bytes as u64)
         {
             let (start, length) = (known.start, known.bytes);
             return Err(Failure::argument(format!(

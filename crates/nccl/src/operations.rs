@@ -37,6 +37,8 @@ enum Value {
     At(u64),
 }
 
+/// The stream of values that are not on one.
+const DEFAULT_STREAM: u64 = 0;
 /// NCCL's own operations. Numbers that follow are of factors.
 const NAMED: [Reduction; 5] =
     [Reduction::Sum, Reduction::Product, Reduction::Maximum, Reduction::Minimum, Reduction::Average];
@@ -51,7 +53,7 @@ impl Factors {
     /// Adds a factor, and returns the number of its operation. `address`: where it is, read now or when a call is made.
     pub(crate) fn add(&self, data_type: DataType, address: u64, is_read_now: bool) -> Result<c_int, Failure> {
         let value = match is_read_now {
-            true => Value::Known(read(address, data_type.bytes())?),
+            true => Value::Known(read(address, data_type.bytes(), DEFAULT_STREAM)?),
             false => Value::At(address),
         };
         let mut made = lock(&self.made);
@@ -92,18 +94,18 @@ impl Factors {
 }
 
 impl Factor {
-    /// Its bytes, now.
-    pub(crate) fn bytes(&self) -> Result<Vec<u8>, Failure> {
+    /// Its bytes, after what is on the stream.
+    pub(crate) fn bytes(&self, stream: u64) -> Result<Vec<u8>, Failure> {
         match &self.value {
             Value::Known(bytes) => Ok(bytes.clone()),
-            Value::At(address) => read(*address, self.data_type.bytes()),
+            Value::At(address) => read(*address, self.data_type.bytes(), stream),
         }
     }
 
     /// The operation of a call on host memory.
-    pub(crate) fn on_host(&self) -> Result<weftlink::Operation<'static>, Failure> {
+    pub(crate) fn on_host(&self, stream: u64) -> Result<weftlink::Operation<'static>, Failure> {
         use weftlink::Operation as Of;
-        let bytes = self.bytes()?;
+        let bytes = self.bytes(stream)?;
         macro_rules! of {
             ($type:ty) => {
                 Of::premultiplied_sum(bytemuck::pod_read_unaligned::<$type>(&bytes))
@@ -128,14 +130,14 @@ impl Factor {
 }
 
 /// Reads bytes of the program, on the host or on a GPU.
-fn read(address: u64, length: usize) -> Result<Vec<u8>, Failure> {
+fn read(address: u64, length: usize, stream: u64) -> Result<Vec<u8>, Failure> {
     let mut bytes = vec![0; length];
     let on_gpu = match Driver::if_loaded() {
         Some(driver) => driver.pointer(address)?,
         None => None,
     };
     match on_gpu {
-        Some(pointer) => gpu::read(pointer.device, address, &mut bytes)?,
+        Some(pointer) => gpu::read(pointer.device, stream, address, &mut bytes)?,
         // SAFETY: the program's value, which it keeps until the call is made.
         None => unsafe { std::ptr::copy_nonoverlapping(address as *const u8, bytes.as_mut_ptr(), length) },
     }

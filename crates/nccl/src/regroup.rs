@@ -6,6 +6,8 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
+use weftlink::bootstrap::list;
+
 use crate::abi::{self, ID_BYTES, NO_COLOR, ResultCode, UniqueId};
 use crate::comm::{Comm, Open};
 use crate::config::{self, Config};
@@ -13,7 +15,7 @@ use crate::failure::{Failure, check_place};
 use crate::gpu::current_device;
 use crate::id::Id;
 use crate::init::{launch, meet};
-use crate::registry;
+use crate::{group, registry};
 
 /// Of messages between ranks that shrink, apart from those of the program.
 const SHRINK_TAG: u64 = 1;
@@ -23,22 +25,35 @@ const SHRINK_ABORT: c_int = 1;
 nccl! {
     /// All ranks of the communicator call it. Those with the same color form a communicator, in the order of their keys.
     fn ncclCommSplit(comm: abi::Comm, color: c_int, key: c_int, place: *mut abi::Comm, config: *mut abi::Config) {
-        check_place(place, "the communicator")?;
-        let parent = registry::find(comm)?;
-        // SAFETY: the program's configuration.
-        let config = unsafe { config::read(config, &parent.config) }?;
-        let part = match color {
-            NO_COLOR => None,
-            _ => Some(u32::try_from(color).map_err(|_| Failure::argument(format!("the color {color} is negative")))?),
-        };
-        let device = parent.device;
-        let made = Comm::starting(config, device);
-        launch(place, part.is_some(), made, move || {
-            let background = parent.open()?.background()?;
-            let split = background.with(move |comm| comm.split(part, i64::from(key)))?;
-            split.map(|comm| Open::new(comm, device)).transpose()
-        })
+        split(comm, color, key, place, config).inspect_err(group::note)
     }
+}
+
+fn split(
+    comm: abi::Comm,
+    color: c_int,
+    key: c_int,
+    place: *mut abi::Comm,
+    config: *mut abi::Config,
+) -> Result<(), Failure> {
+    check_place(place, "the communicator")?;
+    let parent = registry::find(comm)?;
+    // SAFETY: the program's configuration.
+    let config = unsafe { config::read(config, &parent.config) }?;
+    let part = match color {
+        NO_COLOR => None,
+        _ => Some(
+            u32::try_from(color).map_err(|_| Failure::argument(format!("the color {color} is negative")))?,
+        ),
+    };
+    let device = parent.device;
+    parent.check_started()?;
+    let made = Comm::starting(config, device);
+    launch(place, part.is_some(), made, Some(Arc::clone(&parent)), move || {
+        let background = parent.open()?.background()?;
+        let split = background.with(move |comm| comm.split(part, i64::from(key)))?;
+        split.map(|comm| Open::new(comm, device)).transpose()
+    })
 }
 
 nccl! {
@@ -46,38 +61,70 @@ nccl! {
     fn ncclCommShrink(
         comm: abi::Comm, excluded: *mut c_int, count: c_int, place: *mut abi::Comm, config: *mut abi::Config, flags: c_int,
     ) {
-        check_place(place, "the communicator")?;
-        let parent = registry::find(comm)?;
-        // SAFETY: the program's configuration.
-        let config = unsafe { config::read(config, &parent.config) }?;
-        if flags & !SHRINK_ABORT != 0 {
-            return Err(Failure::argument(format!("the flags of ncclCommShrink are {flags:#x}, and only 1 is known")));
-        }
-        let count = usize::try_from(count).unwrap_or(0);
-        if excluded.is_null() && count > 0 {
-            return Err(Failure::argument("the list of excluded ranks is NULL"));
-        }
-        // SAFETY: the program's list.
-        let excluded = (0..count).map(|at| unsafe { excluded.add(at).read_unaligned() } as usize).collect::<Vec<_>>();
-        let device = parent.device;
-        let made = Comm::starting(config, device);
-        launch(place, true, made, move || {
-            let open = parent.open()?;
-            if excluded.contains(&open.rank) {
-                return Err(Failure::usage(format!("rank {} is excluded, and must not call ncclCommShrink", open.rank)));
-            }
-            if flags & SHRINK_ABORT != 0 || open.failure().is_some() {
-                return Ok(Some(after_failure(&parent, &open)?));
-            }
-            among(&open, &excluded, device).map(Some)
-        })
+        shrink(comm, excluded, count, place, config, flags).inspect_err(group::note)
     }
 }
 
+fn shrink(
+    comm: abi::Comm,
+    excluded: *mut c_int,
+    count: c_int,
+    place: *mut abi::Comm,
+    config: *mut abi::Config,
+    flags: c_int,
+) -> Result<(), Failure> {
+    check_place(place, "the communicator")?;
+    let parent = registry::find(comm)?;
+    // SAFETY: the program's configuration.
+    let config = unsafe { config::read(config, &parent.config) }?;
+    if flags & !SHRINK_ABORT != 0 {
+        return Err(Failure::argument(format!(
+            "the flags of ncclCommShrink are {flags:#x}, and only 1 is known"
+        )));
+    }
+    let Ok(count) = usize::try_from(count) else {
+        return Err(Failure::argument(format!("the number of excluded ranks is {count}")));
+    };
+    if excluded.is_null() && count > 0 {
+        return Err(Failure::argument("the list of excluded ranks is NULL"));
+    }
+    parent.check_started()?;
+    // SAFETY: the program's list.
+    let excluded =
+        (0..count).map(|at| unsafe { excluded.add(at).read_unaligned() } as usize).collect::<Vec<_>>();
+    let device = parent.device;
+    let made = Comm::starting(config, device);
+    launch(place, true, made, Some(Arc::clone(&parent)), move || {
+        let open = parent.open()?;
+        if let Some(rank) = excluded.iter().find(|rank| **rank >= open.size) {
+            return Err(Failure::argument(format!(
+                "the excluded rank {rank} is not one of {} ranks",
+                open.size
+            )));
+        }
+        if excluded.contains(&open.rank) {
+            return Err(Failure::usage(format!(
+                "rank {} is excluded, and must not call ncclCommShrink",
+                open.rank
+            )));
+        }
+        if flags & SHRINK_ABORT != 0 || open.failure().is_some() {
+            return Ok(Some(after_failure(&parent, &open, &excluded)?));
+        }
+        among(&open, &excluded, device).map(Some)
+    })
+}
+
 /// The ranks that are left meet again, whoever is gone.
-fn after_failure(parent: &Comm, open: &Open) -> Result<Open, Failure> {
+fn after_failure(parent: &Comm, open: &Open, excluded: &[usize]) -> Result<Open, Failure> {
     open.abort("its program called ncclCommShrink");
     let shrunk = open.take()?.shrink()?;
+    let kept = (0..open.size).filter(|rank| !excluded.contains(rank));
+    let missing: Vec<usize> = kept.filter(|rank| !shrunk.origins().contains(rank)).collect();
+    if !missing.is_empty() {
+        let text = format!("{} did not take part in ncclCommShrink", list(&missing));
+        return Err(Failure { code: ResultCode::RemoteError, text });
+    }
     Open::new(shrunk, parent.device)
 }
 
@@ -87,7 +134,7 @@ fn among(open: &Open, excluded: &[usize], device: Option<usize>) -> Result<Open,
     let rank = kept.iter().position(|rank| *rank == open.rank).unwrap_or(0);
     let (id, timeout) = match rank {
         0 => {
-            let id = Id::new()?;
+            let id = Id::of_directory()?;
             let bytes = id.to_bytes().bytes;
             for other in &kept[1..] {
                 open.endpoint.send(*other, SHRINK_TAG, &bytes, open.timeout)?;
@@ -112,7 +159,7 @@ nccl! {
         check_place(id, "the identifier")?;
         registry::find(comm)?.open()?;
         // SAFETY: the program's place.
-        unsafe { id.write_unaligned(Id::new()?.to_bytes()) };
+        unsafe { id.write_unaligned(Id::of_directory()?.to_bytes()) };
         Ok(())
     }
 }
@@ -122,34 +169,49 @@ nccl! {
     fn ncclCommGrow(
         comm: abi::Comm, ranks: c_int, id: *const UniqueId, rank: c_int, place: *mut abi::Comm, config: *mut abi::Config,
     ) {
-        check_place(place, "the communicator")?;
-        let size = usize::try_from(ranks).map_err(|_| Failure::argument(format!("{ranks} ranks are negative")))?;
-        // SAFETY: the program's identifier.
-        let id = (!id.is_null()).then(|| unsafe { id.read_unaligned() });
-        let parent = if comm.is_null() { None } else { Some(registry::find(comm)?) };
-        let usual = parent.as_ref().map_or_else(Config::default, |parent| parent.config.clone());
-        // SAFETY: the program's configuration.
-        let config = unsafe { config::read(config, &usual) }?;
-        let device = parent.as_ref().map_or_else(current_device, |parent| parent.device);
-        let new = match (&parent, usize::try_from(rank), &id) {
-            (Some(_), Err(_), _) => None,
-            (None, Ok(rank), Some(id)) if rank < size => Some((rank, Id::from_bytes(id)?)),
-            _ => {
-                return Err(Failure::argument(
-                    "ranks of the communicator pass it and rank -1; new ranks pass no communicator, the identifier and their rank",
-                ));
-            }
-        };
-        let made = Comm::starting(config, device);
-        launch(place, true, made, move || {
-            let (rank, id) = match (new, parent) {
-                (Some(new), _) => new,
-                (None, Some(parent)) => agreed(&*parent.open()?, id, size)?,
-                (None, None) => return Err(Failure::usage("there is no communicator to grow")),
-            };
-            meet(&id, rank, size, device).map(Some)
-        })
+        grow(comm, ranks, id, rank, place, config).inspect_err(group::note)
     }
+}
+
+fn grow(
+    comm: abi::Comm,
+    ranks: c_int,
+    id: *const UniqueId,
+    rank: c_int,
+    place: *mut abi::Comm,
+    config: *mut abi::Config,
+) -> Result<(), Failure> {
+    check_place(place, "the communicator")?;
+    let size =
+        usize::try_from(ranks).map_err(|_| Failure::argument(format!("{ranks} ranks are negative")))?;
+    // SAFETY: the program's identifier.
+    let id = (!id.is_null()).then(|| unsafe { id.read_unaligned() });
+    let parent = if comm.is_null() { None } else { Some(registry::find(comm)?) };
+    let usual = parent.as_ref().map_or_else(Config::default, |parent| parent.config.clone());
+    // SAFETY: the program's configuration.
+    let config = unsafe { config::read(config, &usual) }?;
+    let device = parent.as_ref().map_or_else(current_device, |parent| parent.device);
+    let new = match (&parent, usize::try_from(rank), &id) {
+        (Some(_), Err(_), _) => None,
+        (None, Ok(rank), Some(id)) if rank < size => Some((rank, Id::from_bytes(id)?)),
+        _ => {
+            return Err(Failure::argument(
+                "ranks of the communicator pass it and rank -1; new ranks pass no communicator, the identifier and their rank",
+            ));
+        }
+    };
+    if let Some(parent) = &parent {
+        parent.check_started()?;
+    }
+    let made = Comm::starting(config, device);
+    launch(place, true, made, parent.clone(), move || {
+        let (rank, id) = match (new, parent) {
+            (Some(new), _) => new,
+            (None, Some(parent)) => agreed(&*parent.open()?, id, size)?,
+            (None, None) => return Err(Failure::usage("there is no communicator to grow")),
+        };
+        meet(&id, rank, size, device).map(Some)
+    })
 }
 
 /// The identifier that one of the ranks has.

@@ -59,7 +59,7 @@ static void moves(Rank* me) {
     for (int from = 0; from < n; from++)
         for (int i = 0; i < COUNT; i++) MUST(out[from * COUNT + i] == block(from, 0, i));
     memset(out, 0, COUNT * n * 2);
-    CHECK(ncclGather(in, r == root ? out : NULL, COUNT, ncclFloat16, root, me->comm, NULL));
+    CHECK(ncclGather(in, r == root ? out : (void*)1, COUNT, ncclFloat16, root, me->comm, NULL));
     for (int from = 0; from < n && r == root; from++)
         for (int i = 0; i < COUNT; i++) MUST(out[from * COUNT + i] == block(from, 0, i));
     CHECK(ncclScatter(r == root ? in : NULL, out, COUNT, ncclFloat16, root, me->comm, NULL));
@@ -69,7 +69,8 @@ static void moves(Rank* me) {
     } else {
         CHECK(ncclScatter(NULL, out, COUNT, ncclFloat16, root, me->comm, NULL));
     }
-    CHECK(ncclBroadcast(in, out, COUNT, ncclFloat16, root, me->comm, NULL));
+    /* A buffer that a rank does not use may be anything. */
+    CHECK(ncclBroadcast(r == root ? in : (void*)1, out, COUNT, ncclFloat16, root, me->comm, NULL));
     for (int i = 0; i < COUNT; i++) MUST(out[i] == block(root, 0, i));
     out[0] = (uint16_t)r;
     CHECK(ncclBcast(out, COUNT, ncclFloat16, root, me->comm, NULL));

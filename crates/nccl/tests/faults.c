@@ -76,6 +76,18 @@ static void wrong_arguments(void) {
     FAILS(ncclCommInitRank(NULL, 1, id, 0), ncclInvalidArgument, "is NULL");
     FAILS(ncclAllReduce(&id, &id, 1, ncclInt32, ncclSum, NULL, NULL), ncclInvalidArgument, "the communicator is NULL");
     FAILS(ncclAllReduce(&id, &id, 1, ncclInt32, ncclSum, (void*)&id, NULL), ncclInvalidArgument, "there is no communicator");
+    ncclUniqueId alone;
+    int count;
+    CHECK(ncclGetUniqueId(&alone));
+    CHECK(ncclGroupStart());
+    CHECK(ncclCommInitRank(&comm, 1, alone, 0));
+    FAILS(ncclCommCount(comm, &count), ncclInvalidUsage, "end it first");
+    CHECK(ncclGroupEnd());
+    CHECK(ncclCommCount(comm, &count));
+    CHECK(ncclCommDestroy(comm));
+    CHECK(ncclGroupStart());
+    FAILS(ncclCommInitRank(&comm, 2, foreign, 0), ncclInvalidArgument, "was not made by Weft");
+    FAILS(ncclGroupEnd(), ncclInvalidArgument, "was not made by Weft");
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.magic = 5;
     FAILS(ncclCommInitRankConfig(&comm, 1, id, 0, &config), ncclInvalidArgument, "NCCL_CONFIG_INITIALIZER");

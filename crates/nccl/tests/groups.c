@@ -67,6 +67,20 @@ static void families(Rank* me) {
     if (none != NULL) MUST(sum_of(none, 1) == me->size - 1);
     CHECK(ncclCommDestroy(none));
     CHECK(ncclCommDestroy(half));
+    /* Several of one parent in a group: on all ranks in the same order. */
+    ncclComm_t all, again;
+    CHECK(ncclGroupStart());
+    CHECK(ncclCommSplit(me->comm, me->rank % 2, 0, &half, NULL));
+    CHECK(ncclCommSplit(me->comm, 0, -me->rank, &all, NULL));
+    CHECK(ncclCommSplit(me->comm, 1 - me->rank % 2, 0, &again, NULL));
+    CHECK(ncclGroupEnd());
+    MUST(sum_of(all, 1) == me->size);
+    CHECK(ncclCommUserRank(all, &rank));
+    MUST(rank == me->size - 1 - me->rank);
+    MUST(sum_of(half, 1) == sum_of(again, 1));
+    CHECK(ncclCommDestroy(again));
+    CHECK(ncclCommDestroy(all));
+    CHECK(ncclCommDestroy(half));
     /* The last rank does not take part. */
     int excluded = me->size - 1;
     if (me->rank != excluded) {
@@ -115,6 +129,14 @@ static void without_blocking(Rank* me) {
     MUST(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, me->comm, NULL) == ncclInProgress);
     wait_for(me->comm);
     MUST(value == me->size);
+    ncclComm_t child;
+    MUST(ncclCommSplit(me->comm, 0, 0, &child, NULL) == ncclInProgress);
+    wait_for(me->comm);
+    wait_for(child);
+    /* Destroying waits for a call that the program has not waited for. */
+    MUST(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, child, NULL) == ncclInProgress);
+    CHECK(ncclCommDestroy(child));
+    MUST(value == me->size * me->size);
     MUST(ncclCommFinalize(me->comm) == ncclInProgress);
     wait_for(me->comm);
     CHECK(ncclCommDestroy(me->comm));
@@ -137,7 +159,7 @@ static void registered(Rank* me) {
     CHECK(ncclWinGetUserPtr(me->comm, window, &found));
     MUST(found == aligned);
     CHECK(ncclCommWindowDeregister(me->comm, window));
-    MUST(ncclCommWindowRegister(me->comm, aligned, me->rank == 0 ? 4096 : 8192, &window, 0) == ncclInvalidUsage);
+    FAILS(ncclCommWindowRegister(me->comm, aligned + 1, 4096, &window, 0), ncclInvalidArgument, "a multiple of 4096");
     free(aligned);
     CHECK(ncclMemFree(memory));
     FAILS(ncclMemFree(memory), ncclInvalidArgument, "or it was freed");

@@ -169,7 +169,7 @@ impl Gpus {
         let enqueued = py.detach(move || {
             self.with(move |gpu| {
                 let call = Call::of(gpu, &arguments)?;
-                if !gpu.is_prepared(&call.call) {
+                if !gpu.is_prepared(&call.call, call.addresses) {
                     return Ok(Some((call, arguments)));
                 }
                 // SAFETY: the caller's.

@@ -170,6 +170,11 @@ impl Background {
         self.inner().failure()
     }
 
+    /// Whether there are other clones, which [`Background::close`] refuses.
+    pub fn has_other_users(&self) -> bool {
+        Arc::strong_count(&self.client) > 1
+    }
+
     /// Waits for all submitted calls, and returns the communicator. There must be no other clone.
     pub fn close(self) -> Result<Communicator, Error> {
         self.inner().check_not_in_call()?;

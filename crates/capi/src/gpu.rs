@@ -4,9 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use weftlink::bootstrap::Bootstrap;
-use weftlink::cuda::{
-    self, Aborter, AddressedCall, AddressedRank, Arranged, Lengths, Operation, arrange, device_of,
-};
+use weftlink::cuda::{self, Aborter, AddressedBuffers, AddressedRank, Operation, device_of};
 use weftlink::{RawBuffers, Reduction, Request};
 
 use crate::error::{Failure, weft_status};
@@ -49,7 +47,15 @@ impl Gpus {
             *rank = Some(joined);
         }
         let Some(rank) = &mut *rank else { return Ok(()) };
-        let (call, addresses) = arranged(rank, &request, device)?;
+        let buffers = AddressedBuffers {
+            device,
+            data_type: request.buffers.data_type,
+            input: (request.buffers.input as u64, request.buffers.input_length),
+            output: (request.buffers.output as u64, request.buffers.output_length),
+        };
+        // What a call that combines nothing is compiled with does not matter, as long as all ranks pass the same.
+        let reduction = request.operation.as_ref().map_or(Reduction::Sum, |operation| operation.reduction());
+        let (call, addresses) = rank.arrange(&request.collective, reduction, &buffers)?;
         rank.check_stream(&call, stream)?;
         if !rank.is_prepared(&call, addresses) {
             let prepared = rank.prepare(call.clone(), addresses, None);
@@ -115,38 +121,6 @@ fn device(buffers: &RawBuffers) -> Result<usize, Failure> {
         [] => Err(Failure::misuse("a call on a stream needs a buffer on every rank")),
         _ => Err(Failure::misuse("the buffers are on different GPUs")),
     }
-}
-
-/// The blocks of a call of this rank, and where they begin.
-fn arranged(
-    rank: &AddressedRank,
-    request: &Request<'static, RawBuffers>,
-    device: usize,
-) -> Result<(AddressedCall, [u64; 2]), Failure> {
-    let Request { collective, buffers, operation, .. } = request;
-    if rank.device() != device {
-        let own = rank.device();
-        return Err(Failure::misuse(format!("this rank is on GPU {own}, and the buffers on GPU {device}")));
-    }
-    let lengths = match (buffers.input_length, buffers.output_length) {
-        (_, output) if buffers.input == buffers.output.cast_const() => Lengths::InPlace(output),
-        (input, _) if buffers.output.is_null() => Lengths::Input(input),
-        (_, output) if buffers.input.is_null() => Lengths::InPlace(output),
-        (input, output) => Lengths::Separate(input, output),
-    };
-    let (number, ranks) = (rank.collectives().rank() as u32, rank.collectives().ranks());
-    let arranged = arrange(collective, number, ranks, lengths).map_err(Failure::misuse)?;
-    let Arranged { count, input, output } = arranged;
-    let data_type = buffers.data_type;
-    // What a call that combines nothing is compiled with does not matter, as long as all ranks pass the same.
-    let reduction = operation.as_ref().map_or(Reduction::Sum, |operation| operation.reduction());
-    let call = AddressedCall { collective: collective.clone().into_owned(), count, data_type, reduction };
-    let [first, last] = [buffers.input as u64, buffers.output as u64];
-    // A side that the rank does not use has no address of its own.
-    let at = |own: u64, other: u64, elements: usize| {
-        (if own == 0 { other } else { own }) + (elements * data_type.bytes()) as u64
-    };
-    Ok((call, [at(first, last, input), at(last, first, output)]))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -12,7 +12,7 @@ use weftlink_plan::{Aliasing, Collective, DataType, Reduction};
 use crate::call::aliasing_of;
 use crate::collectives::Collectives;
 use crate::driver::{Device, DeviceAddress, Driver, Stream};
-use crate::rank::devices;
+use crate::rank::{Arranged, Lengths, arrange, devices};
 use crate::{Error, Memory, Message, Messages, Operation};
 
 /// Calls that are remembered as prepared.
@@ -44,6 +44,20 @@ pub struct AddressedCall {
     pub data_type: DataType,
     /// How they are combined, if they are.
     pub reduction: Reduction,
+}
+
+/// The buffers of a call: where they are on which GPU, and their elements. A side that the rank does not use has neither; a call in place
+/// has the same on both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressedBuffers {
+    /// The number of the GPU.
+    pub device: usize,
+    /// The type of the elements.
+    pub data_type: DataType,
+    /// What it reads.
+    pub input: (DeviceAddress, usize),
+    /// What it writes.
+    pub output: (DeviceAddress, usize),
 }
 
 impl AddressedRank {
@@ -82,6 +96,36 @@ impl AddressedRank {
     /// Its communicator.
     pub fn collectives_mut(&mut self) -> &mut Collectives {
         &mut self.collectives
+    }
+
+    /// A call on these buffers, and where its blocks begin in them; or why it is refused.
+    pub fn arrange(
+        &self,
+        collective: &Collective,
+        reduction: Reduction,
+        buffers: &AddressedBuffers,
+    ) -> Result<(AddressedCall, [DeviceAddress; 2]), Error> {
+        let &AddressedBuffers { device, data_type, input, output } = buffers;
+        let refused = |why: String| Error::Misuse { attempt: format!("enqueue {collective}"), why };
+        if self.device != device {
+            let own = self.device;
+            return Err(refused(format!("this rank is on GPU {own}, and its buffers on GPU {device}")));
+        }
+        let lengths = match (input, output) {
+            ((first, _), (last, length)) if first == last || first == 0 => Lengths::InPlace(length),
+            ((_, length), (0, _)) => Lengths::Input(length),
+            ((_, input), (_, output)) => Lengths::Separate(input, output),
+        };
+        let (rank, ranks) = (self.collectives.rank() as u32, self.collectives.ranks());
+        let Arranged { count, input: input_at, output: output_at } =
+            arrange(collective, rank, ranks, lengths).map_err(refused)?;
+        // A side that the rank does not use has no address of its own.
+        let at = |own: DeviceAddress, other: DeviceAddress, elements: usize| {
+            (if own == 0 { other } else { own }) + (elements * data_type.bytes()) as u64
+        };
+        let addresses = [at(input.0, output.0, input_at), at(output.0, input.0, output_at)];
+        let collective = collective.clone();
+        Ok((AddressedCall { collective, count, data_type, reduction }, addresses))
     }
 
     /// Refuses streams that the calls of other ranks would wait for.

@@ -45,7 +45,7 @@ mod stand_in_tests;
 mod versions;
 mod window;
 
-pub use addressed::{AddressedCall, AddressedRank, device_of};
+pub use addressed::{AddressedBuffers, AddressedCall, AddressedRank, device_of};
 pub use arena::adapted;
 pub use call::{Operation, in_one_buffer, is_for_gpus};
 pub use choose::{Choice, choose, choose_through_switch};

@@ -11,11 +11,12 @@ use weftlink::cuda::driver::{Capture, Context, Stream};
 use weftlink::cuda::{self, AddressedCall, AddressedRank, Message, device_of};
 use weftlink::plan::Collective;
 
-use crate::comm::{Comm, Open};
+use crate::comm::Comm;
 use crate::failure::Failure;
 use crate::gpu::context;
 use crate::host;
 use crate::lock::lock;
+use crate::open::Open;
 use crate::operations::Operation;
 use crate::work::{What, Work};
 

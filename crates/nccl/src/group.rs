@@ -12,8 +12,9 @@ use std::sync::Arc;
 use std::thread;
 
 use crate::abi::{self, ResultCode, SIM_MAGIC, SimInfo};
-use crate::comm::{Comm, Open, Unfinished};
+use crate::comm::{Comm, Unfinished};
 use crate::failure::Failure;
+use crate::open::Open;
 use crate::work::Work;
 use crate::{device, host, registry};
 

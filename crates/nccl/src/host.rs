@@ -12,9 +12,9 @@ use std::time::Duration;
 use weftlink::plan::Collective;
 use weftlink::{Background, Error, RawBuffers, Request};
 
-use crate::comm::Open;
 use crate::failure::Failure;
 use crate::lock::lock;
+use crate::open::Open;
 use crate::operations::Operation;
 use crate::work::{What, Work};
 

@@ -12,12 +12,13 @@ use weftlink::cuda::driver::Driver;
 use weftlink::{Communicator, Options};
 
 use crate::abi::{self, UniqueId};
-use crate::comm::{Comm, Open};
+use crate::comm::Comm;
 use crate::config::{self, Config};
 use crate::failure::{Failure, check_place};
 use crate::gpu::current_device;
 use crate::group::{self, Start};
 use crate::id::Id;
+use crate::open::Open;
 use crate::settings::{self, knobs};
 use crate::{loaded, log, registry};
 

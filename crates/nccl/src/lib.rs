@@ -26,6 +26,7 @@ mod loaded;
 mod lock;
 mod log;
 mod memory;
+mod open;
 mod operations;
 mod parameters;
 mod registry;

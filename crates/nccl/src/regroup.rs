@@ -9,12 +9,13 @@ use std::sync::Arc;
 use weftlink::bootstrap::list;
 
 use crate::abi::{self, ID_BYTES, NO_COLOR, ResultCode, UniqueId};
-use crate::comm::{Comm, Open};
+use crate::comm::Comm;
 use crate::config::{self, Config};
 use crate::failure::{Failure, check_place};
 use crate::gpu::current_device;
 use crate::id::Id;
 use crate::init::{launch, meet};
+use crate::open::Open;
 use crate::{group, registry};
 
 /// Of messages between ranks that shrink, apart from those of the program.

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use weftlink::bootstrap::Bootstrap;
 use weftlink::cuda::{
-    self, Aborter, AddressedCall, AddressedRank, Arranged, Lengths, Operation, WindowMemory, arrange,
+    self, Aborter, AddressedBuffers, AddressedCall, AddressedRank, Operation, WindowMemory,
 };
 use weftlink::plan::Collective;
 use weftlink::{Error, RawBuffers, Reduction};
@@ -208,29 +208,15 @@ impl Call {
     /// The blocks of a call of this rank, or why it is refused.
     fn of(rank: &AddressedRank, arguments: &Arguments) -> Result<Call, cuda::Error> {
         let Arguments { collective, reduction, buffers, device, stream, .. } = arguments;
-        let refused = |why: String| cuda::Error::Misuse { attempt: format!("enqueue {collective}"), why };
-        if rank.device() != *device {
-            let own = rank.device();
-            return Err(refused(format!("this rank is on GPU {own}, and the array on GPU {device}")));
-        }
-        let lengths = match (buffers.input_length, buffers.output_length) {
-            (_, output) if buffers.input == buffers.output.cast_const() => Lengths::InPlace(output),
-            (input, _) if buffers.output.is_null() => Lengths::Input(input),
-            (_, output) if buffers.input.is_null() => Lengths::InPlace(output),
-            (input, output) => Lengths::Separate(input, output),
+        let buffers = AddressedBuffers {
+            device: *device,
+            data_type: buffers.data_type,
+            input: (buffers.input as u64, buffers.input_length),
+            output: (buffers.output as u64, buffers.output_length),
         };
-        let (number, ranks) = (rank.collectives().rank() as u32, rank.collectives().ranks());
-        let Arranged { count, input, output } =
-            arrange(collective, number, ranks, lengths).map_err(refused)?;
-        let (collective, reduction, data_type) = (collective.clone(), *reduction, buffers.data_type);
-        let call = AddressedCall { collective, count, data_type, reduction };
+        let (call, addresses) = rank.arrange(collective, *reduction, &buffers)?;
         rank.check_stream(&call, *stream)?;
-        let [first, last] = [buffers.input as u64, buffers.output as u64];
-        // A side that the rank does not use has no address of its own.
-        let at = |own: u64, other: u64, elements: usize| {
-            (if own == 0 { other } else { own }) + (elements * data_type.bytes()) as u64
-        };
-        Ok(Call { call, addresses: [at(first, last, input), at(last, first, output)] })
+        Ok(Call { call, addresses })
     }
 
     /// # Safety

@@ -1,7 +1,7 @@
 """The binaries of the wheel beside the native module: the command `weft`, and the shared libraries of the workspace.
 
 Every package of the workspace with a cdylib, except the native module, provides a library: it goes to the folder weftlink/lib of the Python
-package, together with the headers in the folder include/ of its crate. The file is `libNAME.so`, unless the manifest of the crate names
+package, together with the headers in the folder of its crate. The file is `libNAME.so`, unless the manifest of the crate names
 another, which must be the library's SONAME:
 
     [package.metadata.wheel]
@@ -34,7 +34,7 @@ class Library:
     file: str
 
     def headers(self):
-        return sorted(pathlib.Path(self.manifest).parent.glob("include/*.h"))
+        return sorted(pathlib.Path(self.manifest).parent.glob("*.h"))
 
 
 @dataclasses.dataclass(frozen=True)

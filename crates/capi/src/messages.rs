@@ -172,7 +172,7 @@ unsafe impl Send for Memory {}
 
 impl Memory {
     /// # Safety
-    /// The memory is valid, and nobody else uses it, for the lifetime.
+    /// Until the slice is dropped, the memory is valid and nothing else uses it.
     unsafe fn slice<'a>(self) -> &'a mut [u8] {
         match self {
             Memory(_, 0) => &mut [],

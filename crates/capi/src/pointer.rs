@@ -10,7 +10,7 @@ fn null(name: &str) -> Failure {
 }
 
 /// # Safety
-/// The pointer is null or valid for the lifetime.
+/// The pointer is null, or valid as long as the reference is used.
 pub(crate) unsafe fn reference<'a, T>(pointer: *const T, name: &str) -> Result<&'a T, Failure> {
     // SAFETY: the caller's.
     unsafe { pointer.as_ref() }.ok_or_else(|| null(name))
@@ -22,7 +22,7 @@ pub(crate) fn check_not_null<T>(pointer: *const T, name: &str) -> Result<(), Fai
 }
 
 /// # Safety
-/// The pointer is null or has `count` elements, for the lifetime.
+/// The pointer is null, or has `count` elements as long as the slice is used.
 pub(crate) unsafe fn slice<'a, T>(pointer: *const T, count: usize, name: &str) -> Result<&'a [T], Failure> {
     if count == 0 {
         return Ok(&[]);
@@ -36,7 +36,7 @@ pub(crate) unsafe fn slice<'a, T>(pointer: *const T, count: usize, name: &str) -
 }
 
 /// # Safety
-/// The pointer is null or a text that ends with a zero byte, for the lifetime.
+/// The pointer is null, or a text that ends with a zero byte and stays as long as the result is used.
 pub(crate) unsafe fn text<'a>(pointer: *const c_char, name: &str) -> Result<&'a str, Failure> {
     check_not_null(pointer, name)?;
     // SAFETY: the caller's.

@@ -57,7 +57,7 @@ pub(crate) struct MessageLayout {
 }
 
 impl MessageLayout {
-    /// The layout of so many ranks: fewer have more channels and longer slots.
+    /// The layout for a number of ranks. The fewer ranks there are, the more channels and the longer slots each pair has.
     pub(crate) fn new(ranks: usize) -> MessageLayout {
         let places = ranks.max(2).next_power_of_two();
         let channels = (CHANNELS_OF_RANK_MAX / places).clamp(1, CHANNELS_MAX);

@@ -3,11 +3,12 @@
 // Reads a structure of the program, whose length it says itself.
 #![allow(unsafe_code)]
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_int};
 use std::mem::offset_of;
 
 use crate::abi;
 use crate::failure::Failure;
+use crate::log;
 use crate::settings::switch;
 
 /// How a communicator behaves.
@@ -15,7 +16,7 @@ use crate::settings::switch;
 pub(crate) struct Config {
     /// Whether functions wait until they are done.
     pub(crate) blocking: bool,
-    /// For messages.
+    /// For the log.
     pub(crate) name: Option<String>,
 }
 
@@ -62,8 +63,43 @@ pub(crate) unsafe fn read(config: *const abi::Config, inherited: &Config) -> Res
     };
     // SAFETY: it is null or a text.
     let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned());
+    // SAFETY: the caller's.
+    for field in unsafe { ignored(config) } {
+        log::info(None, &format!("ncclConfig_t.{field} is set, and means nothing here"));
+    }
     let blocking = switch("NCCL_COMM_BLOCKING").unwrap_or(blocking);
     Ok(Config { blocking, name: name.or_else(|| inherited.name.clone()) })
+}
+
+/// Numbers that tune NCCL, with their places.
+const IGNORED: [(&str, usize); 13] = [
+    ("cgaClusterSize", offset_of!(abi::Config, cga_cluster_size)),
+    ("minCTAs", offset_of!(abi::Config, min_ctas)),
+    ("maxCTAs", offset_of!(abi::Config, max_ctas)),
+    ("splitShare", offset_of!(abi::Config, split_share)),
+    ("trafficClass", offset_of!(abi::Config, traffic_class)),
+    ("collnetEnable", offset_of!(abi::Config, collnet_enable)),
+    ("CTAPolicy", offset_of!(abi::Config, cta_policy)),
+    ("shrinkShare", offset_of!(abi::Config, shrink_share)),
+    ("nvlsCTAs", offset_of!(abi::Config, nvls_ctas)),
+    ("nChannelsPerNetPeer", offset_of!(abi::Config, channels_per_net_peer)),
+    ("nvlinkCentricSched", offset_of!(abi::Config, nvlink_centric_sched)),
+    ("graphUsageMode", offset_of!(abi::Config, graph_usage_mode)),
+    ("numRmaCtx", offset_of!(abi::Config, rma_contexts)),
+];
+
+/// The numbers that the program has set and that mean nothing here.
+///
+/// # Safety
+/// The address is of a structure as long as it says.
+unsafe fn ignored(config: *const abi::Config) -> Vec<&'static str> {
+    // SAFETY: every version begins with this field.
+    let size = unsafe { (*config).size };
+    let is_set = |&(_, at): &(&str, usize)| {
+        // SAFETY: the structure is that long.
+        size >= at + size_of::<c_int>() && unsafe { config.byte_add(at).cast::<c_int>().read() } != abi::UNSET
+    };
+    IGNORED.iter().filter(|field| is_set(field)).map(|(name, _)| *name).collect()
 }
 
 #[cfg(test)]
@@ -97,6 +133,13 @@ mod tests {
         unsafe {
             assert!(read(&raw const config, &usual).unwrap().blocking);
             assert_eq!(read(std::ptr::null(), &usual).unwrap(), usual);
+        }
+        // All are 0, and not unset.
+        let all = IGNORED.map(|(name, _)| name);
+        for (size, fields) in [(20, &all[..0]), (24, &all[..1]), (48, &all[..5]), (96, &all[..])] {
+            config.size = size;
+            // SAFETY: it is as long.
+            assert_eq!(unsafe { ignored(&raw const config) }, fields, "{size}");
         }
         config.blocking = 7;
         // SAFETY: as above.

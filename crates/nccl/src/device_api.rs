@@ -6,9 +6,11 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
+use std::sync::Arc;
 
 use crate::abi::{self, MAGIC, Properties, Team, Window};
 use crate::failure::{Failure, check_place};
+use crate::open::Open;
 use crate::registry;
 
 /// Why there is no device API.
@@ -98,34 +100,35 @@ nccl! {
 
 nccl! {
     /// The slots of 8 bytes that elements need.
-    fn ncclLLA2ACalcSlots(elements: c_int, element_bytes: c_int) -> c_int, or 0; {
+    fn ncclLLA2ACalcSlots(elements: c_int, element_bytes: c_int) -> c_int, or_if_it_panics 0; {
         elements.saturating_mul(element_bytes.saturating_add(7) / 8)
     }
 }
 
-/// The ranks of what is no communicator.
-const NOBODY: Team = Team { ranks: 0, rank: 0, stride: 1 };
+/// The team of a pointer that is no communicator.
+const NO_RANKS: Team = Team { ranks: 0, rank: 0, stride: 1 };
 
-/// All ranks; a team of nobody if there is no such communicator.
+/// All ranks of a communicator.
 fn world(comm: abi::Comm) -> Team {
     let open = registry::find(comm).and_then(|comm| comm.open());
-    open.map_or(NOBODY, |open| Team { ranks: open.size as c_int, rank: open.rank as c_int, stride: 1 })
+    let all = |open: Arc<Open>| Team { ranks: open.size as c_int, rank: open.rank as c_int, stride: 1 };
+    open.map_or(NO_RANKS, all)
 }
 
-/// The place in a team of a rank of another team, as far as integers go: the program may pass anything.
+/// The number that a rank of one team has in another. Wraps around if the program passes numbers that are no ranks.
 fn from(own: Team, team: Team, rank: c_int) -> c_int {
     own.rank.wrapping_add(rank.wrapping_sub(team.rank).wrapping_mul(team.stride))
 }
 
 nccl! {
-    fn ncclTeamWorld(comm: abi::Comm) -> Team, or NOBODY; {
+    fn ncclTeamWorld(comm: abi::Comm) -> Team, or_if_it_panics NO_RANKS; {
         world(comm)
     }
 }
 
 nccl! {
-    /// The ranks whose memory this one accesses: those of its host, which are all, or itself.
-    fn ncclTeamLsa(comm: abi::Comm) -> Team, or NOBODY; {
+    /// The ranks that read each other's memory: all ranks of one host. With several hosts, every rank is a team of its own.
+    fn ncclTeamLsa(comm: abi::Comm) -> Team, or_if_it_panics NO_RANKS; {
         let open = registry::find(comm).and_then(|comm| comm.open());
         match open {
             Ok(open) if open.spans_hosts => Team { ranks: 1, rank: 0, stride: 1 },
@@ -135,8 +138,8 @@ nccl! {
 }
 
 nccl! {
-    /// One rank of each host.
-    fn ncclTeamRail(comm: abi::Comm) -> Team, or NOBODY; {
+    /// The ranks that have the same place in their teams of [`ncclTeamLsa`].
+    fn ncclTeamRail(comm: abi::Comm) -> Team, or_if_it_panics NO_RANKS; {
         let open = registry::find(comm).and_then(|comm| comm.open());
         match open {
             Ok(open) if open.spans_hosts => world(comm),
@@ -146,13 +149,13 @@ nccl! {
 }
 
 nccl! {
-    fn ncclTeamRankToWorld(comm: abi::Comm, team: Team, rank: c_int) -> c_int, or -1; {
+    fn ncclTeamRankToWorld(comm: abi::Comm, team: Team, rank: c_int) -> c_int, or_if_it_panics -1; {
         from(world(comm), team, rank)
     }
 }
 
 nccl! {
-    fn ncclTeamRankToLsa(comm: abi::Comm, team: Team, rank: c_int) -> c_int, or -1; {
+    fn ncclTeamRankToLsa(comm: abi::Comm, team: Team, rank: c_int) -> c_int, or_if_it_panics -1; {
         from(ncclTeamLsa(comm), team, rank)
     }
 }

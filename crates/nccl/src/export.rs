@@ -2,14 +2,14 @@
 //! define itself and pass on.
 
 /// Defines a function and exports both of its names. An error becomes its result code; a panic does not leave the function, which
-/// then returns `ncclInternalError`, or what follows `or`.
+/// then returns `ncclInternalError`, or what follows `or_if_it_panics`.
 macro_rules! nccl {
     ($(#[$attribute:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block) => {
         nccl!(@names $(#[$attribute])* fn $name($($argument: $type),*) -> $crate::abi::ResultCode {
             $crate::failure::code_of(stringify!($name), move || $body)
         });
     };
-    ($(#[$attribute:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty, or $otherwise:expr; $body:block) => {
+    ($(#[$attribute:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty, or_if_it_panics $otherwise:expr; $body:block) => {
         nccl!(@names $(#[$attribute])* fn $name($($argument: $type),*) -> $result {
             $crate::failure::value_of(stringify!($name), $otherwise, move || $body)
         });

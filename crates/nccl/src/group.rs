@@ -26,9 +26,9 @@ pub(crate) struct Start {
     pub(crate) comm: Arc<Comm>,
     /// The one that it is made from. What is made from one communicator is made in the order of the calls.
     pub(crate) parent: Option<Arc<Comm>>,
-    /// Taken out when they do.
+    /// Taken out when it is called.
     pub(crate) meet: Option<Meet>,
-    /// The program's place for the pointer.
+    /// The program's place for the pointer, while it is known to be there; 0 after that.
     pub(crate) place: usize,
 }
 
@@ -46,6 +46,11 @@ impl Start {
         ended
     }
 
+    fn without_place(mut self) -> Start {
+        self.place = 0;
+        self
+    }
+
     fn refuse(mut self, failure: &Failure) {
         self.meet = None;
         let _ = self.comm.started(Err(failure.clone()));
@@ -55,6 +60,9 @@ impl Start {
     /// A blocking function that failed leaves no communicator behind.
     fn forget(&self) {
         let place = self.place as *mut abi::Comm;
+        if place.is_null() {
+            return;
+        }
         // SAFETY: the program's place, which it keeps until the function returns, or the group ends.
         let _ = registry::remove(unsafe { place.read_unaligned() });
         // SAFETY: as above.
@@ -155,6 +163,8 @@ fn start_all(starts: Vec<Start>) -> Result<(), Failure> {
         // They must not overtake calls before, nor be overtaken.
         parents.iter().for_each(|parent| parent.settle());
         let unfinished = Unfinished::new(parents);
+        // The program may have no place for the pointer any more when they end.
+        let chain: Vec<Start> = chain.into_iter().map(Start::without_place).collect();
         spawn(move || {
             // The communicators themselves have the errors.
             let _ = in_turn(chain);

@@ -32,6 +32,8 @@ pub(crate) fn launch(
 ) -> Result<(), Failure> {
     loaded::check()?;
     let pointer = if is_member { registry::add(Arc::clone(&comm)) } else { std::ptr::null_mut() };
+    let name = comm.config.name.as_ref().map_or_else(String::new, |name| format!(" {name:?}"));
+    log::info(comm.device, &format!("comm {pointer:p}{name} - Init START"));
     // SAFETY: the program's place for a pointer, which the caller has checked.
     unsafe { into.write_unaligned(pointer) };
     group::start(Start { comm, parent, meet: Some(Box::new(meet)), place: into as usize })

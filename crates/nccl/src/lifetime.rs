@@ -106,7 +106,7 @@ fn text_of(code: c_int) -> &'static CStr {
 }
 
 nccl! {
-    fn ncclGetErrorString(code: c_int) -> *const c_char, or c"".as_ptr(); {
+    fn ncclGetErrorString(code: c_int) -> *const c_char, or_if_it_panics c"".as_ptr(); {
         text_of(code).as_ptr()
     }
 }
@@ -114,20 +114,20 @@ nccl! {
 nccl! {
     /// The last error of the communicator, or else of this thread, or else of the process. The text is valid until the next error on this
     /// thread.
-    fn ncclGetLastError(comm: abi::Comm) -> *const c_char, or c"".as_ptr(); {
+    fn ncclGetLastError(comm: abi::Comm) -> *const c_char, or_if_it_panics c"".as_ptr(); {
         failure::last(registry::find(comm).ok().and_then(|comm| comm.error_text()))
     }
 }
 
 nccl! {
     /// NCCL reads NCCL_DEBUG again. Here it is read once; the call is from 2.24 on a relic in NCCL, too.
-    fn ncclResetDebugInit() -> (), or (); {
+    fn ncclResetDebugInit() -> (), or_if_it_panics (); {
         log::info(None, "ncclResetDebugInit: NCCL_DEBUG is read once");
     }
 }
 
 nccl! {
-    fn ncclResetDebugInitInternal() -> (), or (); {
+    fn ncclResetDebugInitInternal() -> (), or_if_it_panics (); {
         log::info(None, "ncclResetDebugInitInternal: NCCL_DEBUG is read once");
     }
 }

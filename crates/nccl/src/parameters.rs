@@ -135,7 +135,7 @@ nccl! {
 }
 
 nccl! {
-    fn ncclParamDumpAll() -> (), or (); {
+    fn ncclParamDumpAll() -> (), or_if_it_panics (); {
         for known in &KNOWN {
             let value = given(known.name).unwrap_or_else(|| "not set".to_owned());
             log::info(None, &format!("{}: {value} ({})", known.name, known.meaning));

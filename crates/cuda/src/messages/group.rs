@@ -5,7 +5,7 @@ use super::{Message, MessageLayout};
 
 /// Threads of the largest block.
 pub(super) const THREADS_MAX: usize = 512;
-/// A thread copies so many bytes at a time.
+/// The bytes that a thread copies at a time.
 const THREAD_BYTES: usize = 64;
 const WARP: usize = 32;
 /// Channels of all peers and directions.

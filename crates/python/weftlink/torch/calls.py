@@ -170,7 +170,7 @@ class Calls:
         return Work(None, tensors)
 
     def _gather_lengths(self, source, target, lengths):
-        """Gathers so many elements of each rank, and waits for it."""
+        """Gathers the elements of all ranks, whose lengths may differ, and waits for them."""
         options = c10d.AllgatherOptions()
         options.asyncOp = False
         self._call("all_gather", source, target, options, [target], counts=([source.numel()], lengths))

@@ -114,6 +114,8 @@ impl Call {
     pub(crate) unsafe fn enqueue(self, comm: *const weft_comm, stream: *mut c_void) -> Result<(), Failure> {
         // SAFETY: the caller's.
         let comm = unsafe { reference(comm, "comm") }?;
+        // Before any lock: in a forked process, its owner may not exist.
+        comm.background()?.check_not_in_call()?;
         let request = self.request(comm)?;
         let group = || comm.with(|comm| Ok((comm.duplicate_group()?, comm.options().deadline)));
         // SAFETY: as above.

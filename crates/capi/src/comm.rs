@@ -6,6 +6,7 @@
 
 use std::ffi::{c_char, c_int};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use weftlink::plan::Verified;
 use weftlink::{Background, Communicator, Error, Identities, PlanId};
@@ -110,6 +111,11 @@ pub unsafe extern "C" fn weft_comm_split(
     })
 }
 
+/// How long a thread that shrinks a communicator waits for others whose calls are ending.
+const USERS: Duration = Duration::from_secs(60);
+/// How often it looks.
+const AGAIN: Duration = Duration::from_millis(1);
+
 /// Makes a communicator of the surviving ranks after a call has failed. All ranks that still live
 /// call it; those that have not within the timeout are left out. The old communicator can only be
 /// freed afterwards.
@@ -126,6 +132,11 @@ pub unsafe extern "C" fn weft_comm_shrink(comm: *mut weft_comm, made: *mut *mut 
         let background = comm.take_background()?;
         // The error of a call is why the program shrinks.
         let _ = comm.gpus.leave();
+        // Threads whose calls are ending have it, too. A call that does not end within its deadline is stuck.
+        let since = Instant::now();
+        while background.has_other_users() && since.elapsed() < USERS {
+            std::thread::sleep(AGAIN);
+        }
         let shrunk = background.close().and_then(Communicator::shrink);
         let shrunk = weft_comm::new(shrunk.map_err(|error| comm.failure(error))?)?;
         // SAFETY: as above.

@@ -28,6 +28,8 @@ pub(crate) struct Comm {
     unfinished: AtomicUsize,
     /// The thread whose group starts it.
     queued_by: Mutex<Option<ThreadId>>,
+    /// Why the last work that functions did not wait for was refused, if it was.
+    refused: Mutex<Option<Failure>>,
     is_revoked: AtomicBool,
     pub(crate) factors: Factors,
     /// The buffers that the program has registered.
@@ -80,6 +82,7 @@ impl Comm {
             changed: Condvar::new(),
             unfinished: AtomicUsize::new(0),
             queued_by: Mutex::new(None),
+            refused: Mutex::new(None),
             is_revoked: AtomicBool::new(false),
             factors: Factors::default(),
             registrations: Handles::default(),
@@ -154,7 +157,7 @@ impl Comm {
         match open.filter(|_| !self.is_revoked.load(Ordering::Acquire)).and_then(|open| open.failure()) {
             Some(failure) => failure.code,
             None if self.unfinished.load(Ordering::Acquire) > 0 => ResultCode::InProgress,
-            None => ResultCode::Success,
+            None => lock(&self.refused).as_ref().map_or(ResultCode::Success, |failure| failure.code),
         }
     }
 
@@ -165,7 +168,14 @@ impl Comm {
             State::Open(open) => Arc::clone(open),
             State::Starting | State::Closing(_) | State::Closed => return None,
         };
-        open.failure().map(|failure| failure.text)
+        open.failure().or_else(|| lock(&self.refused).clone()).map(|failure| failure.text)
+    }
+
+    /// Keeps the result of calls that their functions do not wait for, until the next ones.
+    pub(crate) fn ran(&self, ended: &Result<(), Failure>) {
+        if !self.config.blocking {
+            *lock(&self.refused) = ended.as_ref().err().cloned();
+        }
     }
 
     /// Counts work that runs behind the program's back.

@@ -155,13 +155,13 @@ fn start_all(starts: Vec<Start>) -> Result<(), Failure> {
             None => chains.push(vec![start]),
         }
     }
+    // They must not overtake calls before.
+    chains.iter().filter_map(|chain| chain[0].parent.as_ref()).for_each(|parent| parent.settle());
     if is_blocking {
         return at_once(chains, in_turn);
     }
     for chain in chains {
         let parents: Vec<_> = chain[0].parent.iter().cloned().collect();
-        // They must not overtake calls before, nor be overtaken.
-        parents.iter().for_each(|parent| parent.settle());
         let unfinished = Unfinished::new(parents);
         // The program may have no place for the pointer any more when they end.
         let chain: Vec<Start> = chain.into_iter().map(Start::without_place).collect();
@@ -188,16 +188,20 @@ fn call_all(calls: Vec<(Arc<Comm>, Work)>) -> Result<(), Failure> {
             None => by_comm.push((comm, vec![work])),
         }
     }
+    // They must not overtake those before.
+    by_comm.iter().for_each(|(comm, _)| comm.settle());
     if by_comm.iter().all(|(comm, _)| comm.config.blocking) {
         return run_all(by_comm);
     }
     for (comm, _) in &by_comm {
-        // They must not overtake those before.
-        comm.settle();
         comm.open()?;
     }
     let unfinished = Unfinished::new(by_comm.iter().map(|(comm, _)| Arc::clone(comm)).collect());
-    spawn(move || unfinished.end(&run_all(by_comm)))?;
+    spawn(move || {
+        // Each communicator has its own error.
+        let _ = run_all(by_comm);
+        unfinished.end(&Ok(()));
+    })?;
     Err(Failure::in_progress())
 }
 
@@ -216,6 +220,12 @@ fn run_all(mut by_comm: Vec<(Arc<Comm>, Vec<Work>)>) -> Result<(), Failure> {
 
 /// Runs the calls of a communicator: those on memory of a GPU are enqueued, those on host memory are done then.
 fn run(comm: &Comm, works: Vec<Work>) -> Result<(), Failure> {
+    let ended = run_open(comm, works);
+    comm.ran(&ended);
+    ended
+}
+
+fn run_open(comm: &Comm, works: Vec<Work>) -> Result<(), Failure> {
     let open = comm.open()?;
     if let Some(failure) = open.known_failure() {
         return Err(failure);

@@ -108,8 +108,8 @@ nccl! {
 nccl! {
     fn ncclCommInitRankConfig(comm: *mut abi::Comm, ranks: c_int, id: UniqueId, rank: c_int, config: *mut abi::Config) {
         // SAFETY: the program's configuration.
-        let config = unsafe { config::read(config, &Config::default()) }?;
-        init_rank(comm, ranks, &id, rank, config).inspect_err(group::note)
+        let config = unsafe { config::read(config, &Config::default()) };
+        config.and_then(|config| init_rank(comm, ranks, &id, rank, config)).inspect_err(group::note)
     }
 }
 
@@ -118,12 +118,15 @@ nccl! {
     fn ncclCommInitRankScalable(
         comm: *mut abi::Comm, ranks: c_int, rank: c_int, ids: c_int, id: *mut UniqueId, config: *mut abi::Config,
     ) {
-        if id.is_null() || ids < 1 || ids > ranks {
-            return Err(Failure::argument(format!("{ids} identifiers for {ranks} ranks: there are 1 to {ranks}")));
-        }
-        // SAFETY: the program's identifiers and configuration.
-        let (first, config) = unsafe { (id.read_unaligned(), config::read(config, &Config::default())?) };
-        init_rank(comm, ranks, &first, rank, config).inspect_err(group::note)
+        let start = || {
+            if id.is_null() || ids < 1 || ids > ranks {
+                return Err(Failure::argument(format!("{ids} identifiers for {ranks} ranks: there are 1 to {ranks}")));
+            }
+            // SAFETY: the program's identifiers and configuration.
+            let (first, config) = unsafe { (id.read_unaligned(), config::read(config, &Config::default())?) };
+            init_rank(comm, ranks, &first, rank, config)
+        };
+        start().inspect_err(group::note)
     }
 }
 

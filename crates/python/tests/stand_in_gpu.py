@@ -77,7 +77,7 @@ class Cuda:
     def is_current_stream_capturing(self):
         return self.is_capturing
 
-    def synchronize(self):
+    def synchronize(self, device=None):
         pass
 
 

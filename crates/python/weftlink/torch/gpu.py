@@ -6,6 +6,7 @@ every call goes through the stream of the group, because Weft does not order cap
 """
 
 import collections
+import contextlib
 import functools
 import threading
 
@@ -21,6 +22,8 @@ from weftlink.torch.work import DONE, Work
 _CLOSE_S = 1.0
 # Events that are kept for later calls.
 _SPARE_MAX = 16
+# Calls of closed groups that were still running, with their tensors.
+_still_running = []
 
 
 class Enqueued:
@@ -93,8 +96,9 @@ class Gpu:
             with accelerator.cuda.stream(self.stream):
                 body(self.stream.cuda_stream, captures, records)
         except Exception as error:
-            if captures:
-                # The program may go on with its capture, which needs all streams joined.
+            # A part of the call may run, on tensors that the program frees next; and a capture that goes on needs all streams joined. If the
+            # context is lost, nothing runs.
+            with contextlib.suppress(RuntimeError):
                 current.wait_stream(self.stream)
             self._raise(error, captures)
         end = accelerator.cuda.Event()
@@ -212,6 +216,8 @@ class Gpu:
             self._refuse_capture("barrier")
             try:
                 ends = [stream.record_event() for stream in (accelerator.cuda.current_stream(), self.stream)]
+                # Blocking calls may be on other streams, and so are copies of messages.
+                ends += [call for call in list(self._unfinished) if not call.is_captured]
                 for end in ends:
                     accelerator.wait_on_host(end, None)
             except RuntimeError as error:
@@ -232,7 +238,9 @@ class Gpu:
     def close(self):
         """Drops everything. Calls have ended, and copies of messages end soon."""
         self.look_for_ends()
-        for enqueued in self._unfinished:
-            if not enqueued.is_captured:
-                accelerator.wait_on_host(enqueued, _CLOSE_S)
-        self._unfinished.clear()
+        # The callback thread may still append the copy of a message.
+        while self._unfinished:
+            enqueued = self._unfinished.popleft()
+            if not enqueued.is_captured and not accelerator.wait_on_host(enqueued, _CLOSE_S):
+                # Its tensors must not be freed while it runs.
+                _still_running.append(enqueued)

@@ -41,7 +41,7 @@ def empty(
 
 
 def _on_gpu(calls, length, dtype, device):
-    memory = _GpuMemory(calls._gpu.window(length * dtype.itemsize, device))
+    memory = _GpuMemory(calls._gpu.window(length * dtype.itemsize, device), device)
     tensor = accelerator.as_tensor(memory, device).view(dtype)
     calls._windows.append((tensor.data_ptr(), length * dtype.itemsize))
     return tensor
@@ -50,14 +50,15 @@ def _on_gpu(calls, length, dtype, device):
 class _GpuMemory:
     """Memory that torch's allocator does not know."""
 
-    def __init__(self, window):
+    def __init__(self, window, device):
         self._window = window
+        self._device = device
         self.__cuda_array_interface__ = window.__cuda_array_interface__
 
     def __del__(self):
         # Streams may still use it, and if the group was destroyed, this unmaps it.
         with contextlib.suppress(Exception):
-            accelerator.cuda.synchronize()
+            accelerator.cuda.synchronize(self._device)
 
 
 def is_symmetric(tensor: torch.Tensor, group=None) -> bool:

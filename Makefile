@@ -66,12 +66,13 @@ capi: ## build the C library (libweft.so, libweft.a, weft.h; docs/c.md) and libn
 	ln -sf libnccl.so target/release/libnccl.so.2
 
 .PHONY: install
-install: capi ## install the command, the C library, its header, weft.pc and the manual pages below PREFIX (/usr/local); DESTDIR is put in front, for packages
+install: capi ## install the command, the C library, its header, weft.pc, libnccl.so.2 for `weft run --nccl` and the manual pages below PREFIX (/usr/local); DESTDIR is put in front, for packages
 	cargo build --release --locked -p weftlink-cli
 	install -D -m 755 target/release/weft '$(DESTDIR)$(PREFIX)/bin/weft'
 	install -D -m 755 target/release/libweft.so '$(DESTDIR)$(PREFIX)/lib/libweft.so.$(VERSION)'
 	ln -sf libweft.so.$(VERSION) '$(DESTDIR)$(PREFIX)/lib/libweft.so.0'
 	ln -sf libweft.so.0 '$(DESTDIR)$(PREFIX)/lib/libweft.so'
+	install -D -m 755 target/release/libnccl.so '$(DESTDIR)$(PREFIX)/lib/weft/libnccl.so.2' # where only `weft run --nccl` looks
 	install -D -m 644 crates/capi/weft.h '$(DESTDIR)$(PREFIX)/include/weft.h'
 	install -d '$(DESTDIR)$(PREFIX)/lib/pkgconfig' '$(DESTDIR)$(PREFIX)/share/man/man1'
 	sed 's|@prefix@|$(PREFIX)|; s|@version@|$(VERSION)|' crates/capi/weft.pc.in > '$(DESTDIR)$(PREFIX)/lib/pkgconfig/weft.pc'

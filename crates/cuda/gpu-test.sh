@@ -1,15 +1,18 @@
 #!/bin/bash
-# Tests on the first GPU: the cases with ranks as threads and as processes, windows and waits, messages, tensors of PyTorch, torch.distributed, random faults, and the cases under compute-sanitizer.
+# Tests on the first GPU: the cases with ranks as threads and as processes, windows and waits, messages, tensors of PyTorch, torch.distributed, a program for NCCL,
+# training with PyTorch, random faults, and the cases under compute-sanitizer.
 #
 #   gpu-test.sh [BINARY] [PART...]
 #
 # BINARY: the tests of weftlink-cuda as `cargo test --no-run -p weftlink-cuda --lib` builds them; built here if it is missing or empty. A machine
-# without Rust needs nothing else. PART: cases, processes, windows, messages, python, torch, faults, sanitizer; all of them by default. LOGS: a folder for the output of each test.
+# without Rust needs nothing else. PART: cases, processes, windows, messages, python, torch, nccl, training, faults, sanitizer; all of them by default.
+# LOGS: a folder for the output of each test. NCCL_LIBRARY: Weft's libnccl.so.2 for the parts nccl and training; that of `make capi` by default.
 set -uo pipefail
 
 binary=${1:-}
 parts=${*:2}
-parts=${parts:-cases processes windows messages python torch faults sanitizer}
+parts=${parts:-cases processes windows messages python torch nccl training faults sanitizer}
+library=$(realpath -s "${NCCL_LIBRARY:-$(dirname "$0")/../../target/release/libnccl.so.2}")
 logs=${LOGS:-$(mktemp -d)}
 # Each rank of a process has a hardware queue; under MPS they share about 120.
 export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-32}
@@ -18,8 +21,8 @@ sanitized=gpu_tests::cases_of_2_ranks
 
 for part in $parts; do
     case $part in
-    cases | processes | windows | messages | python | torch | faults | sanitizer) ;;
-    *) echo "unknown part $part: use cases, processes, windows, messages, python, torch, faults, sanitizer" >&2; exit 2 ;;
+    cases | processes | windows | messages | python | torch | nccl | training | faults | sanitizer) ;;
+    *) echo "unknown part $part: use cases, processes, windows, messages, python, torch, nccl, training, faults, sanitizer" >&2; exit 2 ;;
     esac
 done
 if [[ -z $binary ]]; then
@@ -57,12 +60,16 @@ for part in $parts; do
     windows) chosen=$(grep -E '^gpu_tests::(windows|waits|spread|streams)::' <<< "$all") ;;
     messages) chosen=$(grep '^gpu_tests::messages::' <<< "$all") ;;
     faults) chosen=$(grep '^gpu_tests::faults::' <<< "$all") ;;
-    python | torch | sanitizer) chosen= ;;
+    *) chosen= ;;
     esac
     for test in $chosen; do
         run "$test" 500 "$binary" --exact "$test" --ignored --nocapture
     done
-    if [[ $part == python || $part == torch ]]; then
+    if [[ $part == nccl || $part == training ]] && [[ ! -f $library ]]; then
+        echo "skipped $part: no $library; \`make capi\` builds it"
+        continue
+    fi
+    if [[ $part == python || $part == torch || $part == training ]]; then
         if ! command -v weft > /dev/null || ! python3 -c 'import torch, weftlink' 2> /dev/null; then
             echo "skipped $part: it needs weft in PATH, and a python3 with torch and weftlink"
             continue
@@ -81,6 +88,30 @@ for part in $parts; do
         run torch-both-devices 300 weft run -n 2 --gpus shared --mps -- python3 -W ignore "$program" --backend cpu:weft,cuda:weft
         # Without MPS, survivors keep their contexts. The job fails, because a rank was killed: its output says what the others found.
         run torch-killed 120 bash -c 'weft run -n 3 --gpus shared --keep-going -- python3 -W ignore "$0" --killed | tee /dev/stderr | grep -q "the error names it"' "$program"
+    fi
+    if [[ $part == nccl ]]; then
+        program=$logs/nccl-gpu
+        if ! command -v weft > /dev/null || ! cc -std=gnu11 -pthread -o "$program" "$(dirname "$0")/../nccl/tests/gpu.c" "$library" -Wl,-rpath,"$(dirname "$library")"; then
+            echo "skipped nccl: it needs weft in PATH, and a C compiler"
+            continue
+        fi
+        for ranks in 2 4 8; do
+            run "nccl-all-$ranks" 100 "$program" all $ranks
+            run "nccl-threads-$ranks" 100 "$program" threads $ranks
+            run "nccl-processes-$ranks" 100 weft run -n 1 --gpus shared --mps -- "$program" processes $ranks
+            run "nccl-puts-all-$ranks" 100 "$program" puts_all $ranks
+            run "nccl-puts-threads-$ranks" 100 "$program" puts_threads $ranks
+            run "nccl-puts-processes-$ranks" 100 weft run -n 1 --gpus shared --mps -- "$program" puts_processes $ranks
+        done
+        run nccl-killed 100 "$program" killed 3
+        run nccl-killed-mps 100 weft run -n 1 --gpus shared --mps -- "$program" killed 3
+    fi
+    if [[ $part == training ]]; then
+        program=$(dirname "$0")/../python/tests/programs/torch_train.py
+        for ranks in 2 4 8; do
+            run "training-weft-$ranks" 200 weft run -n $ranks --gpus shared --mps -- python3 -W ignore "$program" --backend weft
+            run "training-nccl-$ranks" 200 weft run -n $ranks --gpus shared --mps --nccl --nccl-library "$library" -- python3 -W ignore "$program"
+        done
     fi
     if [[ $part == sanitizer ]]; then
         if ! sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2> /dev/null); then

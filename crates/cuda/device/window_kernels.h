@@ -1,3 +1,7 @@
-// Signals and waits that the host enqueues.
-extern "C" __global__ void weft_signal(const __grid_constant__ weft::Window window, unsigned int peer) { weft::signal(window, peer); }
-extern "C" __global__ void weft_wait(const __grid_constant__ weft::Window window, unsigned int peer) { (void)weft::wait(window, peer); }
+// Signals and waits that the host enqueues, this many of each.
+extern "C" __global__ void weft_signal(const __grid_constant__ weft::Window window, unsigned int peer, unsigned int count) {
+    for (unsigned int i = 0; i < count; i++) weft::signal(window, peer);
+}
+extern "C" __global__ void weft_wait(const __grid_constant__ weft::Window window, unsigned int peer, unsigned int count) {
+    for (unsigned int i = 0; i < count && weft::wait(window, peer); i++) {}
+}

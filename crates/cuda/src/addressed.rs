@@ -3,6 +3,8 @@
 // Enqueues calls with addresses and streams of the caller.
 #![allow(unsafe_code)]
 
+mod signals;
+
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -224,16 +226,18 @@ impl AddressedRank {
         receives: &[Message],
     ) -> Result<(), Error> {
         self.check_own_stream(stream, || "messages".to_owned())?;
-        let Some(messages) = &mut self.messages else {
-            let why = "all ranks call `enable_messages` first".to_owned();
-            return Err(Error::Misuse { attempt: "enqueue messages".to_owned(), why });
-        };
+        let messages = self.messages.as_mut().ok_or_else(not_enabled)?;
         self.collectives.set_call_timeout(self.timeout);
         // SAFETY: the caller's.
         let stream = unsafe { Stream::borrowed(self.collectives.context(), stream as *mut _) };
         // SAFETY: the caller's.
         unsafe { messages.run(self.collectives.communicator(), &stream, sends, receives) }
     }
+}
+
+fn not_enabled() -> Error {
+    let why = "all ranks call `enable_messages` first".to_owned();
+    Error::Misuse { attempt: "enqueue messages or signals".to_owned(), why }
 }
 
 fn numbered(device: usize) -> Result<Device, Error> {

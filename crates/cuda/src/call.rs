@@ -85,12 +85,13 @@ impl Key {
         else {
             return Err("input and output overlap, but not as in a call in place".to_owned());
         };
+        let aliasing = match aliasing {
+            // On copies of the buffers: `is_copied`.
+            Aliasing::InPlace if !plan.aliasing.contains(&aliasing) => Aliasing::OutOfPlace,
+            aliasing => aliasing,
+        };
         if !plan.aliasing.contains(&aliasing) {
-            let how = match aliasing {
-                Aliasing::InPlace => "in place",
-                Aliasing::OutOfPlace => "out of place",
-            };
-            return Err(format!("it is not proved for calls {how}"));
+            return Err("it is not proved for calls out of place".to_owned());
         }
         if !plan.collective.reduces() {
             let (data_type, reduction) = moved_as(data_type);
@@ -103,6 +104,13 @@ impl Key {
             return Err(format!("{reduction} of {} is not supported on GPUs", data_type.name()));
         }
         Ok(Key { count, data_type, reduction, aliasing })
+    }
+
+    /// Whether a call in place needs copies of its buffers, because the plan is not proved for calls in place.
+    pub(crate) fn is_copied(&self, plan: &Plan, rank: u32, buffers: [DeviceAddress; 2]) -> bool {
+        let block_bytes = (self.count * self.data_type.bytes()) as u64;
+        let given = aliasing_of(&plan.collective, rank, plan.ranks, block_bytes, buffers);
+        given == Some(Aliasing::InPlace) && self.aliasing == Aliasing::OutOfPlace
     }
 
     /// The bytes of a rank's input and output.
@@ -215,6 +223,17 @@ mod tests {
             assert_eq!(aliasing_of(&collective, 1, 4, 64, buffers), expected, "{collective} {buffers:?}");
         }
         assert_eq!(aliasing_of(&AllGather, 1, 4, 0, [1000, 1000]), Some(OutOfPlace));
+    }
+
+    #[test]
+    fn calls_in_place_are_copied_where_the_plan_is_not_proved_for_them() {
+        let key = |collective: &Collective, buffers| {
+            let plan = weftlink_plan::Algorithm::Pairwise.flat(collective, 4, 1).unwrap();
+            let key = Key::new(&plan, 1, buffers, 16, DataType::F32, Reduction::Sum).unwrap();
+            (key.aliasing, key.is_copied(&plan, 1, buffers))
+        };
+        assert_eq!(key(&Collective::AllToAll, [4096, 4096]), (Aliasing::OutOfPlace, true));
+        assert_eq!(key(&Collective::AllToAll, [4096, 8192]), (Aliasing::OutOfPlace, false));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 mod access;
+mod buffers;
 mod failure;
 mod join;
 mod messages;
@@ -76,10 +77,14 @@ pub struct Communicator {
     call_timeout: Duration,
     /// The stream of the last call that was not captured, and an event for calls on other streams to wait for.
     last: Option<Last>,
+    /// The last captured call of each graph, of the latest graphs.
+    captured: Vec<Captured>,
     /// For each stream with signals or waits of windows that were not captured, an event after the last one.
     actions: Vec<(Stream, Event)>,
     /// Whether calls are in graphs, which the program may launch at any time.
     has_captured: bool,
+    /// Of device memory for long programs, which is freed with the communicator.
+    program_bytes: usize,
     /// How many windows were made.
     windows: u32,
     /// Those that a switch accesses.
@@ -130,6 +135,14 @@ enum Last {
     Own(Stream),
     /// The program's, which may destroy it: the event follows the call.
     Borrowed,
+}
+
+/// A call that was captured.
+#[derive(Debug)]
+struct Captured {
+    graph: u64,
+    /// Follows it in the graph.
+    event: Event,
 }
 
 /// A program that is ready to be launched.
@@ -231,6 +244,12 @@ impl Communicator {
             Memory::Device => sharing.device(&mut self.group, bytes),
             Memory::Host => sharing.host(&mut self.group, bytes),
         }
+    }
+
+    /// The device memory that it has allocated on this rank's GPU, without windows: of its plans, long programs, and copies of buffers.
+    pub fn device_bytes(&self) -> usize {
+        let plans = self.resources.plans.iter().map(|plan| plan.shared.device_bytes).sum::<usize>();
+        plans + self.program_bytes + self.resources.staging.bytes()
     }
 
     /// Whether a call has copied buffers because ranks in other processes cannot map them.

@@ -184,6 +184,22 @@ impl BufferRegistry {
         Ok(views)
     }
 
+    /// The address of a buffer at each rank, which stays mapped there until it is let go.
+    pub(crate) fn hold(
+        &mut self,
+        (address, bytes): Buffer,
+        calls: &CallState<'_>,
+    ) -> Result<Vec<DeviceAddress>, Obstacle> {
+        let views = self.views([(address, bytes), (address, 0)], false, calls)?;
+        self.exports.hold(address, bytes);
+        Ok(views.into_iter().map(|[there, _]| there).collect())
+    }
+
+    /// Later releases may unmap the buffer.
+    pub(crate) fn let_go(&mut self, (address, bytes): Buffer) {
+        self.exports.let_go(address, bytes);
+    }
+
     /// A call with the last views was launched, and not captured.
     pub(crate) fn launched(&mut self, stream: &Stream) -> Result<(), Error> {
         let context = &self.memory.context;

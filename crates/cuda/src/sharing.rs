@@ -34,6 +34,8 @@ pub enum Memory {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) arenas: Arenas,
+    /// What this rank has allocated on its GPU.
+    pub(crate) device_bytes: usize,
     _memory: Mapped,
 }
 
@@ -72,7 +74,7 @@ impl Sharing<'_> {
         let (mappings, _) = self.agree(group, mapped, |_| Vec::new())?;
         let of_ranks = mappings.iter().map(|mapping| mapping.address()).collect();
         let arenas = Arenas { of_ranks, private: mapping.address() + bytes as u64 };
-        Ok(Shared { arenas, _memory: Mapped::Device(mappings) })
+        Ok(Shared { arenas, device_bytes: mapping.bytes(), _memory: Mapped::Device(mappings) })
     }
 
     /// This rank's memory, zeroed, and its descriptor.
@@ -132,7 +134,8 @@ impl Sharing<'_> {
         let ((registration, private), _) = self.agree(group, registered, |_| Vec::new())?;
         let of_ranks = (0..ranks).map(|rank| registration.device() + (rank * bytes) as u64).collect();
         let arenas = Arenas { of_ranks, private: private.address() };
-        Ok(Shared { arenas, _memory: Mapped::Host { registration, memory, private } })
+        let device_bytes = private.bytes();
+        Ok(Shared { arenas, device_bytes, _memory: Mapped::Host { registration, memory, private } })
     }
 
     /// Lets the GPU use host memory, which outlives the registration, and allocates private memory.

@@ -1,5 +1,7 @@
 //! Memory of our own in place of a caller's buffers that other processes cannot map: managed memory, memory of pools, memory without a handle,
-//! and memory of `cudaMalloc` where a container forbids CUDA IPC; or that other GPUs of this process may not access. It is shared as arenas are, by descriptors. A call copies its input there before and its output back afterwards, in the order of its stream. The other ranks notice nothing.
+//! and memory of `cudaMalloc` where a container forbids CUDA IPC; or that other GPUs of this process may not access; or that are one, in a call of
+//! a plan that is not proved for calls in place. It is shared as arenas are, by descriptors. A call copies its input there before and its output
+//! back afterwards, in the order of its stream. The other ranks notice nothing.
 
 // Copies between addresses of the caller and of its own.
 #![allow(unsafe_code)]
@@ -43,14 +45,14 @@ impl Staging {
     ) -> Result<Staged, Error> {
         let bytes = needed(callers, is_in_place);
         if let Some(bytes) = bytes.iter().find(|bytes| **bytes > BYTES_MAX + ALIGNMENT) {
-            let attempt = format!("copy {bytes} bytes to memory that other ranks can access");
+            let attempt = format!("copy a buffer of {bytes} bytes");
             return Err(Error::Misuse {
                 attempt,
                 why: format!("at most {BYTES_MAX} bytes are copied, and {why}"),
             });
         }
         if !self.is_used() {
-            tracing::warn!(target: "weft::plan", "calls copy buffers, because other ranks cannot access them: {why}");
+            tracing::warn!(target: "weft::plan", "calls copy their buffers: {why}");
         }
         let mut bases = [0; 2];
         for (which, bytes) in bytes.into_iter().enumerate().filter(|(_, bytes)| *bytes > 0) {
@@ -68,6 +70,11 @@ impl Staging {
             };
         }
         Ok(Staged { callers, buffers: places(callers, is_in_place, bases) })
+    }
+
+    /// How much there is.
+    pub(crate) fn bytes(&self) -> usize {
+        self.memory.iter().flatten().map(DeviceBuffer::bytes).sum()
     }
 
     /// Whether a call has needed it.

@@ -254,6 +254,47 @@ fn messages_are_enqueued_and_wrong_ones_refused() {
     });
 }
 
+/// The stand-in copies, and runs no kernel: bytes arrive, and signals and waits are launched.
+#[test]
+fn puts_reach_shared_buffers() {
+    with_stand_ins("puts_reach_shared_buffers", || {
+        let all_are_here = Barrier::new(2);
+        on_ranks(2, |group| {
+            let mut rank = AddressedRank::new(group, 0, TIMEOUT).unwrap();
+            let stream = Stream::new(rank.collectives().context()).unwrap().raw().addr() as u64;
+            let mut window = vec![0_u64; 4];
+            let own = window.as_mut_ptr().addr() as u64;
+            let numbers = [7_u64, 8];
+            let source = numbers.as_ptr().addr() as u64;
+            // SAFETY: no kernel runs, and the copy is within the window.
+            let put = |rank: &mut AddressedRank| unsafe {
+                rank.put_signal(stream, 1 - rank.collectives().rank(), Some([own + 8, source, 16]))
+            };
+            assert!(
+                put(&mut rank).unwrap_err().to_string().contains("all ranks call `enable_messages` first")
+            );
+            let before = rank.device_bytes();
+            rank.enable_messages().unwrap();
+            assert!(rank.device_bytes() > before);
+            let shared = rank.collectives_mut().communicator().share_buffer(own, 32).unwrap();
+            assert_eq!(shared, [own; 2]);
+            put(&mut rank).unwrap();
+            assert_eq!(window, [0, 7, 8, 0]);
+            // SAFETY: no kernel runs.
+            unsafe { rank.wait_signals(stream, 0, 1000) }.unwrap();
+            rank.collectives_mut().communicator().unshare_buffer(own, 32);
+            all_are_here.wait();
+            assert_eq!(count(Count::Launched), 4);
+            all_are_here.wait();
+        });
+        let mut alone =
+            Collectives::with_memory(Bootstrap::alone(), &devices().unwrap()[0], Memory::Host, TIMEOUT)
+                .unwrap();
+        let refused = alone.communicator().share_buffer(4096, 8).unwrap_err();
+        assert!(refused.to_string().contains("do not access each other's memory"), "{refused}");
+    });
+}
+
 /// Signals that are enqueued are sent before the rank leaves.
 #[test]
 fn leaving_waits_for_signals() {

@@ -163,6 +163,11 @@ impl WindowMemory {
         self.layout.bytes as usize
     }
 
+    /// The device memory that this rank has allocated for it.
+    pub(crate) fn device_bytes(&self) -> usize {
+        self.shared.device_bytes
+    }
+
     /// Where a rank's memory begins, for this rank's GPU.
     pub fn address(&self, rank: usize) -> Option<DeviceAddress> {
         self.shared.arenas.of_ranks.get(rank).copied()

@@ -12,13 +12,14 @@ use weftlink::plan::Collective;
 use crate::abi::{self, Stream};
 use crate::comm::Comm;
 use crate::failure::{Failure, check_place};
+use crate::open::Open;
 use crate::operations::type_of;
-use crate::work::{What, Work};
+use crate::work::{Call, What, Work};
 use crate::{gpu, group, log, registry};
 
-/// A rank of a communicator that has started. The ranks of one that has not are checked when it has.
-fn peer(comm: &Comm, rank: c_int, what: &str) -> Result<usize, Failure> {
-    let size = comm.open()?.size;
+/// A rank of a communicator that has started.
+pub(crate) fn peer(open: &Open, rank: c_int, what: &str) -> Result<usize, Failure> {
+    let size = open.size;
     let found = usize::try_from(rank).ok().filter(|rank| *rank < size);
     found.ok_or_else(|| Failure::argument(format!("{what} {rank} is not one of {size} ranks")))
 }
@@ -37,23 +38,24 @@ impl Arguments {
     fn make(
         self,
         addresses: [u64; 2],
-        what: impl FnOnce(&Comm, DataType) -> Result<What, Failure>,
+        what: impl FnOnce(&Comm, &Open, DataType) -> Result<What, Failure>,
     ) -> Result<(), Failure> {
         self.checked(addresses, what)
             .inspect_err(group::note)
-            .and_then(|(comm, work)| work.map_or(Ok(()), |work| group::call(comm, work)))
+            .and_then(|(comm, work)| work.map_or(Ok(()), |work| group::call(comm, Call::Work(work))))
     }
 
     fn checked(
         self,
         addresses: [u64; 2],
-        what: impl FnOnce(&Comm, DataType) -> Result<What, Failure>,
+        what: impl FnOnce(&Comm, &Open, DataType) -> Result<What, Failure>,
     ) -> Result<(Arc<Comm>, Option<Work>), Failure> {
         let Arguments { name, count, data_type, comm: pointer, stream } = self;
         let comm = registry::find(pointer)?;
         let data_type = type_of(data_type)?;
-        let what = what(&comm, data_type)?;
-        let ranks = comm.open()?.size;
+        let open = comm.open()?;
+        let what = what(&comm, &open, data_type)?;
+        let ranks = open.size;
         if count.checked_mul(data_type.bytes()).and_then(|bytes| bytes.checked_mul(ranks)).is_none() {
             return Err(Failure::argument(format!("{count} elements are more than there is memory")));
         }
@@ -85,13 +87,12 @@ fn collective(
     arguments: Arguments,
     [input, output]: [u64; 2],
     operation: Option<c_int>,
-    of: impl FnOnce(&Comm) -> Result<Collective, Failure>,
+    of: impl FnOnce(&Open) -> Result<Collective, Failure>,
 ) -> Result<(), Failure> {
     let count = arguments.count;
-    arguments.make([input, output], |comm, data_type| {
+    arguments.make([input, output], |comm, open, data_type| {
         let operation = operation.map(|number| comm.factors.operation(number, data_type)).transpose()?;
-        let collective = of(comm)?;
-        let open = comm.open()?;
+        let collective = of(open)?;
         let (rank, size) = (open.rank as u32, open.size as u32);
         let needs = [collective.gives(rank, size) > 0, collective.gets(rank, size) > 0];
         if [input, output].into_iter().zip(needs).any(|(address, needed)| needed && address == 0) && count > 0
@@ -132,13 +133,13 @@ nccl! {
         stream: Stream,
     ) {
         let arguments = arguments!("Reduce", count, data_type, comm, stream);
-        let of = |comm: &Comm| Ok(Collective::Reduce { root: peer(comm, root, "root")? as u32 });
+        let of = |open: &Open| Ok(Collective::Reduce { root: peer(open, root, "root")? as u32 });
         collective(arguments, addresses!(input, output), Some(operation), of)
     }
 }
 
 fn broadcast(arguments: Arguments, addresses: [u64; 2], root: c_int) -> Result<(), Failure> {
-    let of = |comm: &Comm| Ok(Collective::Broadcast { root: peer(comm, root, "root")? as u32 });
+    let of = |open: &Open| Ok(Collective::Broadcast { root: peer(open, root, "root")? as u32 });
     collective(arguments, addresses, None, of)
 }
 
@@ -188,7 +189,7 @@ nccl! {
         input: *const c_void, output: *mut c_void, count: usize, data_type: c_int, root: c_int, comm: abi::Comm, stream: Stream,
     ) {
         let arguments = arguments!("Gather", count, data_type, comm, stream);
-        let of = |comm: &Comm| Ok(Collective::Gather { root: peer(comm, root, "root")? as u32 });
+        let of = |open: &Open| Ok(Collective::Gather { root: peer(open, root, "root")? as u32 });
         collective(arguments, addresses!(input, output), None, of)
     }
 }
@@ -198,7 +199,7 @@ nccl! {
         input: *const c_void, output: *mut c_void, count: usize, data_type: c_int, root: c_int, comm: abi::Comm, stream: Stream,
     ) {
         let arguments = arguments!("Scatter", count, data_type, comm, stream);
-        let of = |comm: &Comm| Ok(Collective::Scatter { root: peer(comm, root, "root")? as u32 });
+        let of = |open: &Open| Ok(Collective::Scatter { root: peer(open, root, "root")? as u32 });
         collective(arguments, addresses!(input, output), None, of)
     }
 }
@@ -206,7 +207,7 @@ nccl! {
 nccl! {
     fn ncclSend(input: *const c_void, count: usize, data_type: c_int, to: c_int, comm: abi::Comm, stream: Stream) {
         let arguments = arguments!("Send", count, data_type, comm, stream);
-        let what = |comm: &Comm, _| Ok(What::Send { to: peer(comm, to, "peer")?, from: input as u64 });
+        let what = |_: &Comm, open: &Open, _| Ok(What::Send { to: peer(open, to, "peer")?, from: input as u64 });
         arguments.make(addresses!(input, std::ptr::null::<u8>()), what)
     }
 }
@@ -214,7 +215,7 @@ nccl! {
 nccl! {
     fn ncclRecv(output: *mut c_void, count: usize, data_type: c_int, from: c_int, comm: abi::Comm, stream: Stream) {
         let arguments = arguments!("Recv", count, data_type, comm, stream);
-        let what = |comm: &Comm, _| Ok(What::Receive { from: peer(comm, from, "peer")?, into: output as u64 });
+        let what = |_: &Comm, open: &Open, _| Ok(What::Receive { from: peer(open, from, "peer")?, into: output as u64 });
         arguments.make(addresses!(std::ptr::null::<u8>(), output), what)
     }
 }

@@ -8,18 +8,23 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
+use weftlink::bootstrap::generation;
+
 use crate::abi::ResultCode;
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::lock::lock;
 use crate::open::Open;
 use crate::operations::Factors;
+use crate::window::Window;
 
 /// A communicator, as a pointer of the program means it.
 pub(crate) struct Comm {
     pub(crate) config: Config,
     /// The process that made it. Its children have no threads of it.
     pub(crate) process: u32,
+    /// The same, known without a system call.
+    pub(crate) generation: u32,
     /// The GPU that was current where it was made.
     pub(crate) device: Option<usize>,
     state: Mutex<State>,
@@ -32,31 +37,38 @@ pub(crate) struct Comm {
     refused: Mutex<Option<Failure>>,
     is_revoked: AtomicBool,
     pub(crate) factors: Factors,
-    /// The buffers that the program has registered.
-    pub(crate) registrations: Handles,
+    /// The handles of buffers that the program has registered.
+    pub(crate) registrations: Handles<usize>,
     /// Its windows.
-    pub(crate) windows: Handles,
+    pub(crate) windows: Handles<Arc<Window>>,
 }
 
-/// Addresses that the program has registered, by handles that are used once.
-#[derive(Default)]
-pub(crate) struct Handles {
-    made: Mutex<(usize, HashMap<usize, usize>)>,
+/// What the program has registered, by handles that are used once.
+pub(crate) struct Handles<T> {
+    made: Mutex<(usize, HashMap<usize, T>)>,
 }
 
-impl Handles {
-    pub(crate) fn add(&self, address: usize) -> usize {
+impl<T> Default for Handles<T> {
+    fn default() -> Self {
+        Handles { made: Mutex::default() }
+    }
+}
+
+impl<T: Clone> Handles<T> {
+    /// Adds what is made for a new handle.
+    pub(crate) fn add(&self, make: impl FnOnce(usize) -> T) -> T {
         let (last, made) = &mut *lock(&self.made);
         *last += 1;
-        made.insert(*last, address);
-        *last
+        let new = make(*last);
+        made.insert(*last, new.clone());
+        new
     }
 
-    pub(crate) fn get(&self, handle: usize) -> Option<usize> {
-        lock(&self.made).1.get(&handle).copied()
+    pub(crate) fn get(&self, handle: usize) -> Option<T> {
+        lock(&self.made).1.get(&handle).cloned()
     }
 
-    pub(crate) fn remove(&self, handle: usize) -> Option<usize> {
+    pub(crate) fn remove(&self, handle: usize) -> Option<T> {
         lock(&self.made).1.remove(&handle)
     }
 }
@@ -77,6 +89,7 @@ impl Comm {
         Arc::new(Comm {
             config,
             process: std::process::id(),
+            generation: generation(),
             device,
             state: Mutex::new(State::Starting),
             changed: Condvar::new(),
@@ -201,6 +214,9 @@ impl Comm {
 
     /// Waits for work that runs behind the program's back.
     pub(crate) fn settle(&self) {
+        if self.unfinished.load(Ordering::Acquire) == 0 {
+            return;
+        }
         let mut state = self.state();
         while self.unfinished.load(Ordering::Acquire) > 0 {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -216,6 +232,7 @@ impl Comm {
         self.changed.notify_all();
         if let Some(open) = open {
             open.abort(&failure.text);
+            open.stop_puts();
         }
         // The program may free its buffers next.
         self.settle();

@@ -18,7 +18,7 @@ use crate::host;
 use crate::lock::lock;
 use crate::open::Open;
 use crate::operations::Operation;
-use crate::work::{What, Work};
+use crate::work::{Call, What, Work};
 
 /// Enqueues calls in their order, then all messages as one group.
 pub(crate) fn run(comm: &Comm, open: &Open, works: &[Work]) -> Result<(), Failure> {
@@ -34,7 +34,7 @@ pub(crate) fn run(comm: &Comm, open: &Open, works: &[Work]) -> Result<(), Failur
         return staged(open, &messages);
     }
     if !has_joined {
-        join(comm, open, first)?;
+        join(comm, open, address_of(first))?;
     }
     let mut gpu = lock(&open.gpu);
     let gpu = gpu.as_mut().ok_or_else(|| Failure::usage("the communicator is closed"))?;
@@ -63,11 +63,11 @@ fn exchange(gpu: &mut AddressedRank, messages: &[Work]) -> Result<(), Failure> {
     Ok(unsafe { gpu.exchange(first.stream, &sends, &receives) }?)
 }
 
-/// Joins the ranks on GPUs, in the first call on memory of one.
-fn join(comm: &Comm, open: &Open, work: &Work) -> Result<(), Failure> {
+/// Joins the ranks on GPUs, in the first call on memory of one, or with the first window there. All ranks call it.
+pub(crate) fn join(comm: &Comm, open: &Open, address: u64) -> Result<(), Failure> {
     let device = match comm.device {
         Some(device) => device,
-        None => device_of(address_of(work))?.unwrap_or(0),
+        None => device_of(address)?.unwrap_or(0),
     };
     let group = open.background()?.with(weftlink::Communicator::duplicate_group)?;
     let joined = open.joined(group, device, open.timeout)?;
@@ -126,20 +126,20 @@ fn call_of(work: &Work, collective: &Collective, operation: Option<&Operation>) 
 
 /// Whether the calls of several communicators can be enqueued one after the other: none of them waits for another rank, which this thread may
 /// be, too.
-pub(crate) fn are_ready(by_comm: &[(Arc<Comm>, Vec<Work>)]) -> bool {
+pub(crate) fn are_ready(by_comm: &[(Arc<Comm>, Vec<Call>)]) -> bool {
     by_comm.iter().all(|(comm, works)| {
         let Ok(open) = comm.open() else { return false };
         let gpu = lock(&open.gpu);
         let Some(gpu) = &*gpu else { return false };
-        gpu.collectives().is_in_one_process()
-            && works.iter().all(|work| match &work.what {
-                What::Collective { collective, input, output, operation } => {
-                    let call = call_of(work, collective, operation.as_ref());
-                    work.is_on_gpu() && gpu.is_prepared(&call, both(*input, *output))
-                }
-                _ => false,
-            })
+        gpu.collectives().is_in_one_process() && works.iter().all(|call| is_prepared(gpu, call))
     })
+}
+
+fn is_prepared(gpu: &AddressedRank, call: &Call) -> bool {
+    let Call::Work(work) = call else { return false };
+    let What::Collective { collective, input, output, operation } = &work.what else { return false };
+    let call = call_of(work, collective, operation.as_ref());
+    work.is_on_gpu() && gpu.is_prepared(&call, both(*input, *output))
 }
 
 /// Copies inputs to the host, makes the calls there, and copies outputs back. Waits for the stream before, and for the calls.

@@ -46,7 +46,7 @@ nccl! {
                 (*properties).lsa_teams = 1;
             }
             if size >= size_of::<Properties>() {
-                (*properties).has_host_rma = false;
+                (*properties).has_host_rma = open.has_puts(comm.device);
                 (*properties).railed_gin_type = 0;
             }
         }

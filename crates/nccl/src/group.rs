@@ -15,8 +15,8 @@ use crate::abi::{self, ResultCode, SIM_MAGIC, SimInfo};
 use crate::comm::{Comm, Unfinished};
 use crate::failure::Failure;
 use crate::open::Open;
-use crate::work::Work;
-use crate::{device, host, registry};
+use crate::work::{Call, Work};
+use crate::{device, host, one_sided, predict, registry};
 
 /// Ranks meet, and get a communicator or none.
 pub(crate) type Meet = Box<dyn FnOnce() -> Result<Option<Open>, Failure> + Send>;
@@ -83,7 +83,7 @@ impl Drop for Start {
 struct Group {
     depth: usize,
     starts: Vec<Start>,
-    calls: Vec<(Arc<Comm>, Work)>,
+    calls: Vec<(Arc<Comm>, Call)>,
     /// The first error of a call.
     failed: Option<Failure>,
 }
@@ -135,10 +135,15 @@ pub(crate) fn start(start: Start) -> Result<(), Failure> {
     end()
 }
 
+/// Whether a call is in a group of this thread that has not ended.
+pub(crate) fn has(is_meant: impl Fn(&Call) -> bool) -> bool {
+    GROUP.with_borrow(|group| group.calls.iter().any(|(_, call)| is_meant(call)))
+}
+
 /// Makes a call, now or when the group ends.
-pub(crate) fn call(comm: Arc<Comm>, work: Work) -> Result<(), Failure> {
+pub(crate) fn call(comm: Arc<Comm>, call: Call) -> Result<(), Failure> {
     begin();
-    GROUP.with_borrow_mut(|group| group.calls.push((comm, work)));
+    GROUP.with_borrow_mut(|group| group.calls.push((comm, call)));
     end()
 }
 
@@ -180,8 +185,8 @@ fn in_turn(starts: Vec<Start>) -> Result<(), Failure> {
     ended.into_iter().collect()
 }
 
-fn call_all(calls: Vec<(Arc<Comm>, Work)>) -> Result<(), Failure> {
-    let mut by_comm: Vec<(Arc<Comm>, Vec<Work>)> = Vec::new();
+fn call_all(calls: Vec<(Arc<Comm>, Call)>) -> Result<(), Failure> {
+    let mut by_comm: Vec<(Arc<Comm>, Vec<Call>)> = Vec::new();
     for (comm, work) in calls {
         match by_comm.iter_mut().find(|(other, _)| Arc::ptr_eq(other, &comm)) {
             Some((_, works)) => works.push(work),
@@ -205,7 +210,7 @@ fn call_all(calls: Vec<(Arc<Comm>, Work)>) -> Result<(), Failure> {
     Err(Failure::in_progress())
 }
 
-fn run_all(mut by_comm: Vec<(Arc<Comm>, Vec<Work>)>) -> Result<(), Failure> {
+fn run_all(mut by_comm: Vec<(Arc<Comm>, Vec<Call>)>) -> Result<(), Failure> {
     match by_comm.len() {
         0 => Ok(()),
         1 => by_comm.pop().map_or(Ok(()), |(comm, works)| run(&comm, works)),
@@ -219,19 +224,29 @@ fn run_all(mut by_comm: Vec<(Arc<Comm>, Vec<Work>)>) -> Result<(), Failure> {
 }
 
 /// Runs the calls of a communicator: those on memory of a GPU are enqueued, those on host memory are done then.
-fn run(comm: &Comm, works: Vec<Work>) -> Result<(), Failure> {
+fn run(comm: &Comm, works: Vec<Call>) -> Result<(), Failure> {
     let ended = run_open(comm, works);
     comm.ran(&ended);
     ended
 }
 
-fn run_open(comm: &Comm, works: Vec<Work>) -> Result<(), Failure> {
+fn run_open(comm: &Comm, calls: Vec<Call>) -> Result<(), Failure> {
     let open = comm.open()?;
     if let Some(failure) = open.known_failure() {
         return Err(failure);
     }
+    let (mut works, mut others) = (Vec::new(), Vec::new());
+    for call in calls {
+        match call {
+            Call::Work(work) => works.push(work),
+            Call::OneSided(call) => others.push(call),
+        }
+    }
     let (on_gpu, on_host): (Vec<_>, Vec<_>) = works.into_iter().partition(Work::is_on_gpu);
-    let ran = device::run(comm, &open, &on_gpu).and_then(|()| host::run(&open, &on_host));
+    let ran = one_sided::register(comm, &open, &others)
+        .and_then(|()| device::run(comm, &open, &on_gpu))
+        .and_then(|()| host::run(&open, &on_host))
+        .and_then(|()| one_sided::run(comm, &open, &others));
     ran.inspect_err(|failure| {
         if open.record(failure) {
             // The others would wait for this rank.
@@ -272,17 +287,22 @@ nccl! {
 }
 
 nccl! {
-    /// Drops the calls of the group. Their time depends on the wiring, which only `weft sim` is told.
+    /// Drops the calls of the group and predicts how long they would take. An inner group ends as with `ncclGroupEnd`: its calls are those of the
+    /// outermost one.
     fn ncclGroupSimulateEnd(info: *mut SimInfo) {
-        GROUP.with_borrow_mut(|group| {
-            group.calls.clear();
-            group.failed = None;
-        });
+        let is_inner = GROUP.with_borrow(|group| group.depth > 1);
+        let calls = GROUP.with_borrow_mut(|group| if is_inner { Vec::new() } else { std::mem::take(&mut group.calls) });
         end()?;
+        if is_inner {
+            return Err(Failure::usage("only the outermost group is predicted: its end makes the calls of this one"));
+        }
         // SAFETY: null, or a structure of the program.
         if info.is_null() || unsafe { (*info).magic } != SIM_MAGIC {
             return Err(Failure::argument("the place for the prediction was not set to NCCL_SIM_INFO_INITIALIZER"));
         }
-        Err(Failure::usage("no prediction is made here: `weft sim` predicts calls on a fabric that it is told"))
+        let predicted = predict::microseconds(&calls)?;
+        // SAFETY: as above.
+        unsafe { (*info).estimated_time = predicted as f32 };
+        Ok(())
     }
 }

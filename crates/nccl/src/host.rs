@@ -4,24 +4,20 @@
 #![allow(unsafe_code)]
 
 use std::ptr::{null, null_mut};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use weftlink::plan::Collective;
 use weftlink::{Background, Error, RawBuffers, Request};
 
 use crate::failure::Failure;
-use crate::lock::lock;
+use crate::messages::{Messages, tag};
 use crate::open::Open;
 use crate::operations::Operation;
 use crate::work::{What, Work};
 
-/// Of all messages: they match in the order in which they were sent.
-const TAG: u64 = 0;
-/// How long a thread that waits for messages looks at nothing else.
-const LOOK: Duration = Duration::from_millis(100);
+/// Of the program's messages.
+const TAG: u64 = tag::PROGRAM;
 
 /// Runs calls in their order, then all messages at once.
 pub(crate) fn run(open: &Open, works: &[Work]) -> Result<(), Failure> {
@@ -109,7 +105,7 @@ fn exchange(open: &Open, works: &[Work]) -> Result<(), Failure> {
     let (own, others): (Vec<&Work>, Vec<&Work>) =
         messages.into_iter().partition(|work| peer(work) == Some(open.rank));
     copy_own(&own)?;
-    let state = Arc::new(Messages { left: AtomicUsize::new(others.len()), failed: Mutex::new(None) });
+    let state = Messages::new(others.len());
     for work in others {
         let (endpoint, bytes, state) =
             (open.endpoint.of_type(work.data_type), work.bytes(), Arc::clone(&state));
@@ -132,25 +128,7 @@ fn exchange(open: &Open, works: &[Work]) -> Result<(), Failure> {
             }
         }
     }
-    while !open.endpoint.wait_until(|| state.left.load(Ordering::Acquire) == 0, LOOK) {}
-    let failed = lock(&state.failed).take();
-    failed.map_or(Ok(()), |error| Err(error.into()))
-}
-
-/// The messages of a group that are under way.
-struct Messages {
-    left: AtomicUsize,
-    /// The first error.
-    failed: Mutex<Option<Error>>,
-}
-
-impl Messages {
-    fn done(&self, ended: Result<(), Error>) {
-        if let Err(error) = ended {
-            lock(&self.failed).get_or_insert(error);
-        }
-        self.left.fetch_sub(1, Ordering::AcqRel);
-    }
+    state.wait(&open.endpoint)
 }
 
 /// Copies what this rank sends to itself, in order.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::abi::{self, ResultCode};
 use crate::comm::Unfinished;
 use crate::failure::{self, Failure, check_place};
+use crate::lock::lock;
 use crate::{log, registry};
 
 /// Writes a number to the program's memory.
@@ -36,6 +37,26 @@ nccl! {
         let own = registry::find(comm)?.device;
         let none = || Failure::usage("the communicator has no GPU: none was current where it was made");
         give(device, own.ok_or_else(none)? as c_int, "the GPU")
+    }
+}
+
+/// What `ncclCommMemStats` counts: memory that can be suspended, whether it is, memory that cannot, and all.
+const CAN_BE_SUSPENDED: c_int = 0;
+const IS_SUSPENDED: c_int = 1;
+const CANNOT_BE_SUSPENDED: c_int = 2;
+const ALL: c_int = 3;
+
+nccl! {
+    /// Device memory of this rank's own communicator. None of it can be suspended.
+    fn ncclCommMemStats(comm: abi::Comm, statistic: c_int, value: *mut u64) {
+        let open = registry::find(comm)?.open()?;
+        let allocated = || lock(&open.gpu).as_mut().map_or(0, |gpu| gpu.device_bytes() as u64);
+        let number = match statistic {
+            CAN_BE_SUSPENDED | IS_SUSPENDED => 0,
+            CANNOT_BE_SUSPENDED | ALL => allocated(),
+            _ => return Err(Failure::argument(format!("there is no statistic {statistic}"))),
+        };
+        give(value, number, "the statistic")
     }
 }
 

@@ -8,11 +8,11 @@ use std::ffi::c_void;
 use std::sync::Mutex;
 
 use weftlink::cuda::devices;
-use weftlink::cuda::driver::{Allocation, DeviceBuffer, Driver, HandleKind, Mapping};
+use weftlink::cuda::driver::{Allocation, DeviceBuffer, HandleKind, Mapping};
 
 use crate::abi;
 use crate::failure::{Failure, check_place};
-use crate::gpu::{context, current_device};
+use crate::gpu::{check_within, context, current_device};
 use crate::lock::lock;
 use crate::registry;
 
@@ -90,17 +90,8 @@ nccl! {
         if buffer.is_null() || bytes == 0 {
             return Err(Failure::argument("there is nothing to register: the buffer is NULL or empty"));
         }
-        let address = buffer as u64;
-        let known = Driver::if_loaded().map(|driver| driver.pointer(address)).transpose()?.flatten();
-        if let Some(known) = known
-            && address.checked_add(bytes as u64).is_none_or(|end| end > known.start + known.bytes as u64)
-        {
-            let (start, length) = (known.start, known.bytes);
-            return Err(Failure::argument(format!(
-                "{bytes} bytes at {address:#x} exceed their allocation, which has {length} bytes at {start:#x}"
-            )));
-        }
-        let number = comm.registrations.add(buffer as usize);
+        check_within(buffer as u64, bytes)?;
+        let number = comm.registrations.add(|number| number);
         // SAFETY: the program's place.
         unsafe { handle.write_unaligned(number as *mut c_void) };
         Ok(())

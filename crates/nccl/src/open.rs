@@ -1,6 +1,6 @@
 //! A communicator whose ranks have met: Weft's own, on the host and on a GPU.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use weftlink::bootstrap::Bootstrap;
@@ -12,6 +12,7 @@ use crate::failure::Failure;
 use crate::lock::lock;
 use crate::log;
 use crate::settings::knobs;
+use crate::signals::Signals;
 
 /// How long a rank that leaves waits for the messages that it has sent.
 const FLUSH: Duration = Duration::from_secs(1);
@@ -29,6 +30,8 @@ pub(crate) struct Open {
     background: Mutex<Option<Background>>,
     /// Of messages on host memory.
     pub(crate) endpoint: Endpoint,
+    /// Puts and signals on host memory.
+    pub(crate) signals: Arc<Signals>,
     /// The rank on a GPU: from the start if all ranks have one, otherwise from the first call on memory of a GPU.
     pub(crate) gpu: Mutex<Option<AddressedRank>>,
     aborter: Mutex<Option<Aborter>>,
@@ -55,6 +58,7 @@ impl Open {
             spans_hosts,
             timeout,
             background: Mutex::new(Some(comm.into_background()?)),
+            signals: Signals::new(endpoint.clone()),
             endpoint,
             gpu: Mutex::new(None),
             aborter: Mutex::new(None),
@@ -89,6 +93,25 @@ impl Open {
     pub(crate) fn background(&self) -> Result<Background, Failure> {
         let closed = || Failure::usage("the communicator is closed");
         lock(&self.background).clone().ok_or_else(closed)
+    }
+
+    /// Whether ranks can write to each other's windows, on a GPU if there is one.
+    pub(crate) fn has_puts(&self, device: Option<usize>) -> bool {
+        match &mut *lock(&self.gpu) {
+            Some(gpu) => gpu.collectives_mut().communicator().accesses_buffers(),
+            None => device.is_none() || !self.spans_hosts,
+        }
+    }
+
+    /// Rows of the same length of all ranks, in their order. All ranks call it.
+    pub(crate) fn gathered(&self, own: Vec<u64>) -> Result<Vec<Vec<u64>>, Failure> {
+        let length = own.len();
+        let mut all = vec![0; length * self.size];
+        let all = self.background()?.with(move |comm| {
+            comm.all_gather((&own[..], &mut all[..]))?;
+            Ok(all)
+        })?;
+        Ok(all.chunks(length).map(<[u64]>::to_vec).collect())
     }
 
     /// The communicator itself, for good, once no other thread is in a call of it.
@@ -147,6 +170,26 @@ impl Open {
         }
     }
 
+    /// Puts to a window are dropped from now on. Returns when none writes to it.
+    pub(crate) fn end_window(&self, number: u64) -> Result<(), Failure> {
+        let ended = self.signals.remove(number, self.timeout);
+        if let Err(late) = &ended {
+            // The put must end, because the program may free the memory next.
+            self.record(late);
+            self.abort(&late.text);
+            self.stop_puts();
+        }
+        ended
+    }
+
+    /// Waits until no put of another rank writes to this one's windows, which the program may free next. The communicator has ended, so all have,
+    /// or do so at once.
+    pub(crate) fn stop_puts(&self) {
+        if let Err(late) = self.signals.close(self.timeout) {
+            log::warn(&late.text);
+        }
+    }
+
     /// Waits for this rank's calls, and leaves.
     pub(crate) fn leave(&self) -> Result<(), Failure> {
         let gpu = lock(&self.gpu).take();
@@ -156,10 +199,13 @@ impl Open {
             left
         });
         drop(gpu);
+        // A put that takes longer ends with the communicator.
+        let _ = self.signals.close(FLUSH);
         self.endpoint.flush(FLUSH);
         // The process may end next: the others must have heard by then that this rank has left, and not died. A thread that is still in a call keeps it.
         let background = lock(&self.background).take();
         drop(background.map(Background::close));
+        self.stop_puts();
         Ok(left?)
     }
 }

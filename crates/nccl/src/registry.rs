@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use weftlink::bootstrap::generation;
+
 use crate::abi;
 use crate::comm::Comm;
 use crate::failure::Failure;
@@ -40,7 +42,7 @@ pub(crate) fn find(comm: abi::Comm) -> Result<Arc<Comm>, Failure> {
 
 /// Refuses communicators of a parent process, whose threads do not exist here.
 fn own(comm: &Arc<Comm>) -> Result<&Arc<Comm>, Failure> {
-    if comm.process == std::process::id() {
+    if comm.generation == generation() {
         return Ok(comm);
     }
     Err(Failure::usage(format!(

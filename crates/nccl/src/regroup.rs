@@ -15,11 +15,10 @@ use crate::failure::{Failure, check_place};
 use crate::gpu::current_device;
 use crate::id::Id;
 use crate::init::{launch, meet};
+use crate::messages::tag;
 use crate::open::Open;
 use crate::{group, registry};
 
-/// Of messages between ranks that shrink, apart from those of the program.
-const SHRINK_TAG: u64 = 1;
 /// A flag of `ncclCommShrink`: ends the calls of the parent first.
 const SHRINK_ABORT: c_int = 1;
 
@@ -138,13 +137,13 @@ fn among(open: &Open, excluded: &[usize], device: Option<usize>) -> Result<Open,
             let id = Id::of_directory()?;
             let bytes = id.to_bytes().bytes;
             for other in &kept[1..] {
-                open.endpoint.send(*other, SHRINK_TAG, &bytes, open.timeout)?;
+                open.endpoint.send(*other, tag::SHRINK, &bytes, open.timeout)?;
             }
             (id, open.timeout)
         }
         _ => {
             let mut bytes = [0; ID_BYTES];
-            open.endpoint.receive(Some(kept[0]), SHRINK_TAG, &mut bytes, open.timeout)?;
+            open.endpoint.receive(Some(kept[0]), tag::SHRINK, &mut bytes, open.timeout)?;
             (Id::from_bytes(&UniqueId { bytes })?, open.timeout)
         }
     };
@@ -264,11 +263,5 @@ nccl! {
 nccl! {
     fn ncclCommResume(_comm: abi::Comm) {
         Err(suspended())
-    }
-}
-
-nccl! {
-    fn ncclCommMemStats(_comm: abi::Comm, _which: c_int, _value: *mut u64) {
-        Err(Failure::usage("the memory of communicators is not counted"))
     }
 }

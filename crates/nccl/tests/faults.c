@@ -93,7 +93,7 @@ static void wrong_arguments(void) {
     FAILS(ncclCommInitRankConfig(&comm, 1, id, 0, &config), ncclInvalidArgument, "NCCL_CONFIG_INITIALIZER");
     ncclSimInfo_t info = {sizeof info, 0x74685283, 23007, -1};
     CHECK(ncclGroupStart());
-    FAILS(ncclGroupSimulateEnd(&info), ncclInvalidUsage, "weft sim");
+    FAILS(ncclGroupSimulateEnd(&info), ncclInvalidUsage, "no calls to predict");
     CHECK(ncclCommInitRank(&comm, 1, id, 0));
     int device;
     FAILS(ncclCommCuDevice(comm, &device), ncclInvalidUsage, "has no GPU");

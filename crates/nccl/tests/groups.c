@@ -163,11 +163,43 @@ static void registered(Rank* me) {
     free(aligned);
     CHECK(ncclMemFree(memory));
     FAILS(ncclMemFree(memory), ncclInvalidArgument, "or it was freed");
-    ncclCommProperties_t properties = {sizeof properties, 0xcafebeef, 23007, 0, 0, 0, 0, 1, 1, 9, 9, 1, 9};
+    ncclCommProperties_t properties = {sizeof properties, 0xcafebeef, 23007, 0, 0, 0, 0, 1, 1, 9, 9, 0, 9};
     CHECK(ncclCommQueryProperties(me->comm, &properties));
     MUST(properties.rank == me->rank && properties.nRanks == me->size && !properties.deviceApiSupport && properties.nLsaTeams == 1);
     ncclTeam_t world = ncclTeamWorld(me->comm);
     MUST(world.nRanks == me->size && world.rank == me->rank && ncclTeamRankToWorld(me->comm, world, 1) == 1);
+    MUST(properties.hostRmaSupport);
+    /* Predicted, and not made. */
+    ncclSimInfo_t info = {sizeof info, 0x74685283, 23007, -1};
+    int value = 1;
+    CHECK(ncclGroupStart());
+    CHECK(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, me->comm, NULL));
+    CHECK(ncclGroupSimulateEnd(&info));
+    MUST(info.estimatedTime > 0 && value == 1);
+    const float one = info.estimatedTime;
+    CHECK(ncclGroupStart());
+    for (int i = 0; i < 2; i++) CHECK(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, me->comm, NULL));
+    CHECK(ncclGroupSimulateEnd(&info));
+    MUST(info.estimatedTime > 1.9 * one && info.estimatedTime < 2.1 * one);
+    CHECK(ncclGroupStart());
+    CHECK(ncclSend(&value, 1, ncclInt32, 0, me->comm, NULL));
+    FAILS(ncclGroupSimulateEnd(&info), ncclInvalidUsage, "messages are not predicted");
+    CHECK(ncclGroupStart());
+    CHECK(ncclAllReduce(&value, &value, (size_t)1 << 58, ncclInt32, ncclSum, me->comm, NULL));
+    FAILS(ncclGroupSimulateEnd(&info), ncclInvalidUsage, "more than 1 TiB are not predicted");
+    /* An error of a call in the group. */
+    CHECK(ncclGroupStart());
+    CHECK(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, me->comm, NULL));
+    FAILS(ncclAllReduce(&value, &value, 1, 77, ncclSum, me->comm, NULL), ncclInvalidArgument, "no data type 77");
+    FAILS(ncclGroupSimulateEnd(&info), ncclInvalidArgument, "no data type 77");
+    /* An inner group: its calls and those before are made when the outermost one ends. */
+    CHECK(ncclGroupStart());
+    CHECK(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, me->comm, NULL));
+    CHECK(ncclGroupStart());
+    FAILS(ncclGroupSimulateEnd(&info), ncclInvalidUsage, "the outermost group");
+    CHECK(ncclGroupEnd());
+    MUST(value == me->size);
+    FAILS(ncclGroupSimulateEnd(&info), ncclInvalidUsage, "without ncclGroupStart");
     FAILS(ncclDevCommCreate(me->comm, NULL, NULL), ncclInvalidUsage, "the device API (nccl_device.h) is not offered");
     CHECK(ncclCommDestroy(me->comm));
 }

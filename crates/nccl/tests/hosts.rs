@@ -45,6 +45,7 @@ fn collectives_and_messages_between_hosts() {
     let Some(hosts) = hosts() else { return };
     run(&hosts, "hosts-collectives", "collectives", "all", &[0, 1, 1], false);
     run(&hosts, "hosts-messages", "groups", "messages", &[0, 0, 1], false);
+    run(&hosts, "hosts-puts", "onesided", "puts", &[0, 1, 0], false);
     run(&hosts, "hosts-families", "groups", "families", &[1, 0, 1], false);
 }
 
@@ -53,6 +54,7 @@ fn collectives_and_messages_between_hosts() {
 fn memory_of_gpus_between_hosts() {
     let Some(hosts) = hosts() else { return };
     run(&hosts, "hosts-gpu-collectives", "collectives", "all", &[0, 1, 0], true);
+    run(&hosts, "hosts-gpu-puts", "onesided", "apart", &[0, 1], true);
     run(&hosts, "hosts-gpu-messages", "groups", "messages", &[0, 1, 1], true);
 }
 

@@ -40,6 +40,8 @@ typedef struct {
 
 typedef struct { size_t size; unsigned magic, version; float estimatedTime; } ncclSimInfo_t;
 typedef struct { int nRanks, rank, stride; } ncclTeam_t;
+typedef struct { int opCnt, peer, sigIdx, ctx; } ncclWaitSignalDesc_t;
+typedef enum { ncclStatGpuMemSuspend, ncclStatGpuMemSuspended, ncclStatGpuMemPersist, ncclStatGpuMemTotal } ncclCommMemStat_t;
 typedef struct {
     size_t size;
     unsigned magic, version;
@@ -89,6 +91,11 @@ F(ncclGather, const void*, void*, size_t, ncclDataType_t, int, ncclComm_t, cudaS
 F(ncclScatter, const void*, void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t)
 F(ncclSend, const void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t)
 F(ncclRecv, void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t)
+F(ncclPutSignal, const void*, size_t, ncclDataType_t, int, ncclWindow_t, size_t, int, int, unsigned, ncclComm_t, cudaStream_t)
+F(ncclSignal, int, int, int, unsigned, ncclComm_t, cudaStream_t)
+F(ncclWaitSignal, int, ncclWaitSignalDesc_t*, ncclComm_t, cudaStream_t)
+F(ncclCommMemStats, ncclComm_t, ncclCommMemStat_t, uint64_t*)
+F(ncclCommSuspend, ncclComm_t, int)
 F(ncclGroupStart, void)
 F(ncclGroupEnd, void)
 F(ncclGroupSimulateEnd, ncclSimInfo_t*)

@@ -4,7 +4,7 @@
 
 mod support;
 
-use support::{compile, run, with_library};
+use support::{build_driver, compile, run, with_library};
 
 fn program(test: &str, name: &str, arguments: &[&str]) {
     let folder = with_library(test);
@@ -42,6 +42,70 @@ fn functions_that_do_not_block() {
 #[test]
 fn registered_memory_and_windows() {
     program("registered", "groups", &["registered threads 2", "registered processes 2"]);
+}
+
+#[test]
+fn puts_and_signals() {
+    program(
+        "puts",
+        "onesided",
+        &["puts threads 1", "puts threads 3", "puts processes 2", "puts processes 4"],
+    );
+}
+
+#[test]
+fn puts_and_signals_that_are_refused() {
+    program("puts-wrong", "onesided", &["wrong threads 2", "wrong processes 1", "deregistered processes 2"]);
+}
+
+#[test]
+fn puts_and_signals_without_blocking_or_of_one_thread() {
+    program("puts-all", "onesided", &["without_blocking processes 2", "all x 1", "all x 4"]);
+}
+
+#[test]
+fn a_rank_ends_while_others_wait_for_its_signal() {
+    program("puts-ended", "onesided", &["killed processes 3", "left processes 2"]);
+}
+
+#[test]
+fn a_window_is_not_written_to_after_it_was_deregistered() {
+    program(
+        "puts-under-way",
+        "onesided",
+        &[
+            "under_way threads 2",
+            "under_way processes 2",
+            "under_way_leaves threads 2",
+            "under_way_leaves processes 2",
+            "under_way_aborts processes 2",
+        ],
+    );
+}
+
+#[test]
+fn a_communicator_with_windows_is_shrunk() {
+    program("puts-shrunk", "onesided", &["shrunk threads 3", "shrunk processes 4"]);
+}
+
+#[test]
+fn all_ranks_send_many_signals_before_they_wait() {
+    program("puts-crowd", "onesided", &["crowd threads 2", "crowd processes 3"]);
+}
+
+/// The library looks for the driver when another library was loaded, and not in each call.
+#[test]
+fn a_program_that_uses_cuda_late() {
+    let folder = with_library("late");
+    build_driver(&folder);
+    let settings = [("TEST_CUDA", "1"), ("LD_LIBRARY_PATH", folder.to_str().unwrap())];
+    run(&compile(&folder, "late"), "processes 2", &settings);
+}
+
+/// It needs a GPU to run.
+#[test]
+fn the_program_for_a_gpu_compiles() {
+    compile(&with_library("gpu"), "gpu");
 }
 
 #[test]

@@ -40,7 +40,7 @@ mod _native {
     #[pymodule_export]
     use crate::start::{init, launcher_variables, meet, threads};
     #[pymodule_export]
-    use crate::torch::{Call, GpuWindow, Group, GroupOnGpu, flight_record, forget_flight_record};
+    use crate::torch::{Call, GpuEnd, GpuWindow, Group, GroupOnGpu, flight_record, forget_flight_record};
     #[pymodule_export]
     use crate::window::Window;
 }

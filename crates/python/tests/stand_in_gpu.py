@@ -81,6 +81,17 @@ class Cuda:
         pass
 
 
+class End(Event):
+    """The end of a call."""
+
+    def __init__(self, cuda, stream, record):
+        super().__init__(cuda)
+        self.stream, self.record, self.is_captured = stream, record, cuda.is_capturing
+
+    def wait(self, stream):
+        self.cuda.log.append(f"{stream} waits for {self.stream}")
+
+
 class Group:
     """Weft's calls on a GPU, as calls of the CPU ranks."""
 
@@ -89,11 +100,24 @@ class Group:
     def __init__(self, native):
         self.native, self.error, self.ended, self.enqueued = native, None, [], 0
 
+    def start(self, what, source, target, *, device, stream, beside=None, captures=False, **options):
+        assert stream == self.cuda.current_stream().name and captures == self.cuda.is_capturing
+        if beside is not None:
+            self.cuda.log.append(f"{beside} waits for {stream}")
+        return End(self.cuda, beside or stream, self._run(what, source, target, beside or stream, captures, options))
+
+    def end(self, device, stream, captures):
+        assert captures == self.cuda.is_capturing
+        return End(self.cuda, stream, None)
+
     def enqueue(self, what, source, target, *, device, stream, captures=False, **options):
+        assert stream == self.cuda.current_stream().name, "copies around the call would run on another stream"
+        return self._run(what, source, target, stream, captures, options)
+
+    def _run(self, what, source, target, stream, captures, options):
         if self.error is not None:
             raise self.error
         self.cuda.log.append(f"{what} on {stream}")
-        assert stream == self.cuda.current_stream().name, "copies around the call would run on another stream"
         for tensor in (source, target):
             assert tensor is None or (isinstance(tensor, torch.Tensor) and tensor.is_contiguous())
         assert not (what == "all_to_all" and source.data_ptr() == target.data_ptr()), "GPUs cannot do this"
@@ -117,6 +141,9 @@ def installed():
     Group.cuda = cuda
     replaced = {
         "cuda": cuda,
+        "current_device": lambda: -1,
+        "current_raw_stream": lambda device: cuda.current_stream().name,
+        "is_capturing": lambda: cuda.is_capturing,
         "is_on_gpu": lambda tensor: tensor.is_cpu,
         "future": lambda device: torch.futures.Future(),
         "pinned_like": lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype),

@@ -198,7 +198,9 @@ def objects(rank, size):
     dist.gather_object((rank, "y"), found, dst=0)
     assert rank != 0 or found == [(other, "y") for other in range(size)], found
     dist.barrier()
-    dist.monitored_barrier()
+    if torch.get_default_device().type == "cpu":
+        # Torch refuses it on other devices.
+        dist.monitored_barrier()
 
 
 def strides(rank, size):

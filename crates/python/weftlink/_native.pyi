@@ -136,9 +136,32 @@ class GroupOnGpu:
         factor: float | None = None,
         timeout: float | None = None,
     ) -> int | None: ...
+    def start(
+        self,
+        what: str,
+        input: Any,
+        output: Any,
+        *,
+        device: int,
+        stream: int,
+        beside: int | None = None,
+        captures: bool = False,
+        root: int = 0,
+        op: int | None = None,
+        factor: float | None = None,
+        timeout: float | None = None,
+    ) -> GpuEnd: ...
+    def end(self, device: int, stream: int, captures: bool) -> GpuEnd: ...
     def mark_ended(self, entry: int, succeeded: bool) -> None: ...
     def failure(self) -> Exception | None: ...
     def window(self, bytes: int, device: int) -> GpuWindow: ...
+
+class GpuEnd:
+    """The end of a call on a stream."""
+
+    record: int | None
+    def query(self) -> bool: ...
+    def wait(self, stream: int) -> None: ...
 
 class GpuWindow:
     """This rank's part of symmetric memory on GPUs, as bytes: an object with ``__cuda_array_interface__``."""

@@ -87,7 +87,7 @@ pub(crate) struct Args {
     /// Load Weft's libnccl.so.2 into the ranks (LD_PRELOAD) in place of NCCL
     #[arg(long)]
     nccl: bool,
-    /// With --nccl: the path of libnccl.so.2, the same on every host [default: beside weft, in ../lib, or in the Python package]
+    /// With --nccl: the path of libnccl.so.2, the same on every host [default: beside weft, in ../lib/weft or ../lib, or in the Python package]
     #[arg(long, value_name = "PATH", requires = "nccl")]
     nccl_library: Option<PathBuf>,
     /// Prefix each line of output with its rank [default: if there are several ranks]

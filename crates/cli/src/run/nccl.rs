@@ -43,7 +43,7 @@ pub(super) fn find(given: Option<&Path>) -> anyhow::Result<String> {
 fn beside(weft: &Path) -> anyhow::Result<PathBuf> {
     let bin = weft.parent().unwrap_or(Path::new("/"));
     let root = bin.parent().unwrap_or(Path::new("/"));
-    let mut folders = vec![bin.to_owned(), root.join("lib"), root.join("lib64")];
+    let mut folders = vec![bin.to_owned(), root.join("lib/weft"), root.join("lib"), root.join("lib64")];
     for lib in [root.join("lib"), root.join("lib64")] {
         let entries = std::fs::read_dir(lib).into_iter().flatten().flatten();
         let is_python = |path: &PathBuf| {

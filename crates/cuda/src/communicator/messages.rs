@@ -31,8 +31,8 @@ impl Messages {
     /// Enqueues a group of sends and receives on a stream. They proceed together, so their order matters only between messages of the same two
     /// ranks in the same direction: the first send meets the first receive, and so on, over all groups. A rank that has no message in a group
     /// takes no part in it. The host does not wait. Groups and collectives of a communicator run one after the other, also on different
-    /// streams, except those that are captured in graphs: those need one stream, or events of the caller. A captured group may be launched
-    /// again.
+    /// streams. So do those that are captured in one graph; graphs and other calls run as the caller orders them. A captured group may be
+    /// launched again.
     ///
     /// A send may end before its receive has begun, up to the slots of its peer: do not rely on it. A send to this rank itself needs a receive
     /// of the same group.
@@ -52,6 +52,13 @@ impl Messages {
     ) -> Result<(), Error> {
         // SAFETY: the caller's.
         unsafe { communicator.run_messages(self, stream, sends, receives) }
+    }
+}
+
+impl Messages {
+    /// Their memory, in which ranks also signal each other.
+    pub(crate) fn window(&self) -> &WindowMemory {
+        &self.window
     }
 }
 
@@ -117,7 +124,10 @@ impl Communicator {
             }
         };
         self.has_captured |= is_captured;
-        if !is_captured {
+        let mut graph = None;
+        if is_captured {
+            graph = self.order_captured(stream)?;
+        } else {
             self.order(stream)?;
         }
         for [sent, received] in group.copies.iter().filter(|[sent, _]| sent.bytes > 0) {
@@ -137,7 +147,7 @@ impl Communicator {
             // memory lives until it is dropped.
             unsafe { kernels.group.launch(stream, launch, Parameters::Buffer(&call)) }?;
         }
-        if is_captured { Ok(()) } else { self.follow(stream) }
+        if is_captured { self.follow_captured(stream, graph) } else { self.follow(stream) }
     }
 }
 

@@ -69,9 +69,14 @@ impl Communicator {
                 return Err(Error::Misuse { attempt: "run a plan".to_owned(), why });
             }
         };
-        let checked = loaded.compiler.plan();
-        Key::new(checked, self.rank() as u32, buffers, count, data_type, reduction)
+        let (checked, rank) = (loaded.compiler.plan(), self.rank() as u32);
+        Key::new(checked, rank, buffers, count, data_type, reduction)
             .and_then(|key| self.switched(plan, buffers, &key).map(|_| key))
+            .and_then(|key| match loaded.compiler.switch.is_some() && key.is_copied(checked, rank, buffers) {
+                // A switch does not access copies.
+                true => Err("it is not proved for calls in place".to_owned()),
+                false => Ok(key),
+            })
             .map_err(|why| Error::Misuse { attempt: format!("run the plan {:?}", checked.name), why })
     }
 
@@ -152,7 +157,10 @@ impl Communicator {
             let (retired, bytes) = (&mut self.resources.retired, program.bytes.len());
             let memory = match retired.take(bytes, DeviceBuffer::bytes, Event::is_done)? {
                 Some(memory) => memory,
-                None => DeviceMemory::new(&self.context, bytes)?,
+                None => {
+                    self.program_bytes += bytes;
+                    DeviceMemory::new(&self.context, bytes)?
+                }
             };
             memory.write(&self.stream, 0, &program.bytes)?;
             Some(memory)

@@ -7,7 +7,7 @@ use weftlink_bootstrap::{BlameKind, Failure};
 use weftlink_plan::{Aliasing, DataType};
 
 use super::access::{self, Peers};
-use super::{Communicator, Last, Loaded, PlanId, Resources, captured_since};
+use super::{Captured, Communicator, Last, Loaded, PlanId, Resources, captured_since};
 use crate::Error;
 use crate::call::{Key, Operation};
 use crate::driver::{
@@ -19,6 +19,8 @@ use crate::staging::{Buffer, Staged};
 
 /// The handles of the default stream: null and 1. That of a thread, 2, is another one in each thread.
 const DEFAULT_STREAMS_MAX: usize = 1;
+/// Graphs that are captured at the same time, and whose calls are ordered.
+const CAPTURES_MAX: usize = 8;
 
 /// Where the buffers of a call are.
 struct Placed {
@@ -32,7 +34,7 @@ struct Placed {
 
 impl Communicator {
     /// Enqueues a call of a loaded plan on a stream. All ranks make the same calls in the same order. Calls run one after the other, also
-    /// on different streams, except calls that are captured in graphs: those need one stream, or events of the caller.
+    /// on different streams. So do the captured calls of a graph; graphs and other calls run as the caller orders them.
     ///
     /// If the plan accesses buffers of ranks in other processes, the first call with a buffer waits until these have mapped it. They keep it
     /// mapped, and its memory allocated, until many other buffers were used, and after a captured call as long as the communicator lives.
@@ -103,9 +105,11 @@ impl Communicator {
             views[self.rank()] = switched.map(|place| place.map_or(0, |place| place.multicast));
         }
         let [input, output] = staged.as_ref().map_or([input, output], |staged| staged.buffers);
+        let mut graph = None;
         if is_captured {
             self.has_captured = true;
             self.resources.plans[plan.number].programs.pin(&key);
+            graph = self.order_captured(stream)?;
         } else {
             self.order(stream)?;
         }
@@ -164,7 +168,9 @@ impl Communicator {
             // SAFETY: as the caller promises.
             unsafe { staged.copy_out(stream) }?;
         }
-        if !is_captured {
+        if is_captured {
+            self.follow_captured(stream, graph)?;
+        } else {
             self.follow(stream)?;
             let recorded =
                 || Event::new(&self.context).and_then(|event| event.record(stream).map(|()| event));
@@ -193,7 +199,8 @@ impl Communicator {
         let accesses_buffers = plan.needs_windows() && compiler.switch.is_none();
         let mut registry = registry.as_mut().filter(|_| accesses_buffers);
         let has_peers = accesses_buffers && !self.peers.is_empty();
-        if registry.is_none() && !has_peers {
+        let is_copied = key.is_copied(plan, rank, buffers);
+        if registry.is_none() && !has_peers && !is_copied {
             let views = vec![buffers; plan.ranks as usize];
             return Ok(Placed { views, staged: None, is_registered: false });
         }
@@ -211,7 +218,8 @@ impl Communicator {
             None => Ok(vec![buffers.map(|(address, _)| address); ranks]),
         };
         let peers = Peers { context: &self.context, devices: &self.peers };
-        let mut unreachable = None;
+        let mut unreachable =
+            is_copied.then(|| format!("{} is not proved for calls in place", plan.collective));
         for buffer in buffers.into_iter().filter(|_| has_peers) {
             unreachable = unreachable.or(access::obstacle(&peers, buffer)?);
         }
@@ -258,6 +266,30 @@ impl Communicator {
         Ok(())
     }
 
+    /// Makes a captured call wait for the last one of the same graph, which may be on another stream. Returns the graph, if the driver can say.
+    pub(super) fn order_captured(&self, stream: &Stream) -> Result<Option<u64>, Error> {
+        let graph = stream.capture_id()?;
+        if let Some(last) = self.captured.iter().find(|last| Some(last.graph) == graph) {
+            stream.wait_for(&last.event)?;
+        }
+        Ok(graph)
+    }
+
+    /// Records an event after a captured call, for the next one of the graph.
+    pub(super) fn follow_captured(&mut self, stream: &Stream, graph: Option<u64>) -> Result<(), Error> {
+        let Some(graph) = graph else { return Ok(()) };
+        if let Some(last) = self.captured.iter().find(|last| last.graph == graph) {
+            return last.event.record(stream);
+        }
+        let event = Event::new(&self.context)?;
+        event.record(stream)?;
+        if self.captured.len() >= CAPTURES_MAX {
+            self.captured.remove(0);
+        }
+        self.captured.push(Captured { graph, event });
+        Ok(())
+    }
+
     /// Records the event after a call that is not captured, if the stream may be gone when the next call waits for this one.
     pub(super) fn follow(&self, stream: &Stream) -> Result<(), Error> {
         if may_be_destroyed(stream) { self.event.record(stream) } else { Ok(()) }
@@ -270,7 +302,11 @@ fn may_be_destroyed(stream: &Stream) -> bool {
 }
 
 /// Whether the last call and all actions of windows that were not captured have ended.
-fn is_over(last: &Option<Last>, event: &Event, actions: &[(Stream, Event)]) -> Result<bool, Error> {
+pub(super) fn is_over(
+    last: &Option<Last>,
+    event: &Event,
+    actions: &[(Stream, Event)],
+) -> Result<bool, Error> {
     for (_, event) in actions {
         if !event.is_done()? {
             return Ok(false);

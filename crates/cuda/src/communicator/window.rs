@@ -16,7 +16,8 @@ const ONE_THREAD: Launch = Launch { blocks: 1, threads: 1, shared_bytes: 0, is_c
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Action {
     Signal,
-    Wait,
+    /// For this many signals.
+    Wait(u32),
 }
 
 /// The window that a rank wants, and whether its GPU can multicast.
@@ -153,7 +154,22 @@ impl Communicator {
     /// As for [`Communicator::signal`].
     pub unsafe fn wait(&mut self, window: &WindowMemory, stream: &Stream, peer: usize) -> Result<(), Error> {
         // SAFETY: the caller's.
-        unsafe { self.enqueue_action(Action::Wait, window, stream, peer) }
+        unsafe { self.wait_for(window, stream, peer, 1) }
+    }
+
+    /// The same for the next signals of a rank, this many.
+    ///
+    /// # Safety
+    /// As for [`Communicator::signal`].
+    pub unsafe fn wait_for(
+        &mut self,
+        window: &WindowMemory,
+        stream: &Stream,
+        peer: usize,
+        signals: u32,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's.
+        unsafe { self.enqueue_action(Action::Wait(signals), window, stream, peer) }
     }
 
     /// # Safety
@@ -178,12 +194,12 @@ impl Communicator {
         };
         self.has_captured |= is_captured;
         let kernels = self.resources.kernels.window()?;
-        let kernel = match action {
-            Action::Signal => &kernels.signal,
-            Action::Wait => &kernels.wait,
+        let (kernel, count) = match action {
+            Action::Signal => (&kernels.signal, 1),
+            Action::Wait(signals) => (&kernels.wait, signals),
         };
         let peer = peer as u32;
-        let parameters = [(&raw const parameter).cast(), (&raw const peer).cast()];
+        let parameters = [(&raw const parameter).cast(), (&raw const peer).cast(), (&raw const count).cast()];
         // SAFETY: these are the parameters of both kernels; the addresses are valid as the caller promises.
         let launched = unsafe { kernel.launch(stream, ONE_THREAD, Parameters::Pointers(&parameters)) };
         let noted = launched.and_then(|()| if is_captured { Ok(()) } else { self.note_action(stream) });

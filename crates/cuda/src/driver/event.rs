@@ -1,13 +1,16 @@
 //! Events: points in a stream, to wait for and to measure between.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use cudarc::driver::sys::{CUevent, CUevent_flags};
 
-use super::{Context, Stream};
+use super::{Context, RelaxedCapture, Stream};
 use crate::error::Error;
 
 const NOT_READY: u32 = 600;
+/// The errors of calls that a capture does not allow.
+const CAPTURE_ERRORS: RangeInclusive<u32> = 900..=908;
 
 /// A point in a stream, set by [`Event::record`].
 #[derive(Debug)]
@@ -71,6 +74,16 @@ impl Event {
             return Ok(false);
         }
         self.context.check(code, || "query an event".to_owned()).map(|()| true)
+    }
+
+    /// Whether that work is done, or never will be, because the context is lost. It may be asked while a graph is captured.
+    pub fn is_over(&self) -> bool {
+        let _relaxed = RelaxedCapture::begin(self.context.driver());
+        match self.is_done() {
+            Ok(is_done) => is_done,
+            Err(Error::Cuda { code, .. }) => !CAPTURE_ERRORS.contains(&code),
+            Err(_) => true,
+        }
     }
 
     /// Waits until that work is done.

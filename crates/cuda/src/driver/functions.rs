@@ -144,3 +144,11 @@ functions! {
         cuEventElapsedTime(*mut f32, CUevent, CUevent);
     }
 }
+
+// cudarc's is the third version, in drivers from CUDA 12.3 on; the second is in all from 11.3 on. The signature is that of cuda.h.
+functions! {
+    /// Which graph a stream is captured into.
+    CaptureFunctions {
+        cuStreamGetCaptureInfo_v2(CUstream, *mut CUstreamCaptureStatus, *mut cuuint64_t, *mut CUgraph, *mut *const CUgraphNode, *mut usize);
+    }
+}

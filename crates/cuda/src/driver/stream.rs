@@ -1,5 +1,6 @@
 //! Streams: our own, and those of the program that calls us.
 
+use std::ffi::c_void;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -146,6 +147,27 @@ impl Stream {
             1 => Capture::Active,
             _ => Capture::Invalidated,
         })
+    }
+
+    /// The number of the graph that this stream is captured into, if it is and the driver can say.
+    pub(crate) fn capture_id(&self) -> Result<Option<u64>, Error> {
+        let Some(functions) = &self.driver().table.captures else { return Ok(None) };
+        let _entered = self.context().enter()?;
+        let (mut status, mut id): (u32, u64) = (0, 0);
+        let [graph, nodes, length] = [const { std::ptr::null_mut::<c_void>() }; 3];
+        // SAFETY: the addresses are of integers with the sizes of their types; the driver writes nothing to null.
+        let code = unsafe {
+            (functions.cuStreamGetCaptureInfo_v2)(
+                self.raw(),
+                (&raw mut status).cast(),
+                &raw mut id,
+                graph.cast(),
+                nodes.cast(),
+                length.cast(),
+            )
+        };
+        self.context().check(code, || "ask which graph a stream is captured into".to_owned())?;
+        Ok((status == 1).then_some(id))
     }
 
     pub(super) fn driver(&self) -> Driver {

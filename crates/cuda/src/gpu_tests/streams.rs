@@ -3,6 +3,7 @@
 use weftlink_plan::{Algorithm, DataType};
 
 use super::*;
+use crate::driver::Event;
 
 const COMMUNICATORS: usize = 12;
 const COUNT: usize = 1000;
@@ -52,6 +53,58 @@ fn calls_of_more_streams_than_default_queues_do_not_wait_for_each_other() {
             buffers[rank][1].read(stream, 0, bytemuck::cast_slice_mut(&mut output)).unwrap();
             assert_eq!(ranks.comms[rank].failure(), None, "communicator {number}");
             assert_eq!(output, vec![(20 * number + 1) as f32; COUNT], "communicator {number}");
+        }
+    }
+}
+
+/// Each call doubles a buffer in place, on another stream than the call before. Nothing but the communicator orders them in the graph.
+#[test]
+#[ignore = "needs a GPU: `make gpu-test`"]
+fn captured_calls_of_two_streams_are_ordered() {
+    const CALLS: usize = 12;
+    let plan = verify(Algorithm::TwoShot.flat(&Collective::AllReduce, 2, 1).unwrap()).unwrap();
+    let mut ranks = Ranks::new(2, Memory::Device);
+    let plans = ranks.load("all-reduce".to_owned(), &plan);
+    let context = ranks.comms[0].context().clone();
+    let buffers = [0; 2].map(|_| DeviceMemory::new(&context, COUNT * size_of::<f32>()).unwrap());
+    let prepared = ranks.comms.iter_mut().zip(&plans).zip(&buffers).collect();
+    together(prepared, |((comm, &plan), buffer)| {
+        comm.prepare_call(plan, [buffer.address(); 2], COUNT, DataType::F32, Reduction::Sum).unwrap();
+    });
+    let graphs: Vec<_> = (0..2)
+        .map(|rank| {
+            let (comm, first) = (&mut ranks.comms[rank], &ranks.streams[rank]);
+            let second = Stream::new(&context).unwrap();
+            let event = Event::new(&context).unwrap();
+            first.begin_capture().unwrap();
+            event.record(first).unwrap();
+            second.wait_for(&event).unwrap();
+            for call in 0..CALLS {
+                let (stream, addresses) = ([first, &second][call % 2], [buffers[rank].address(); 2]);
+                // SAFETY: the buffers live until the graphs have run.
+                unsafe { comm.run(plans[rank], stream, addresses, COUNT, DataType::F32, Reduction::Sum) }
+                    .unwrap();
+            }
+            event.record(&second).unwrap();
+            first.wait_for(&event).unwrap();
+            first.end_capture().unwrap()
+        })
+        .collect();
+    for _ in 0..5 {
+        for (buffer, stream) in std::iter::zip(&buffers, &ranks.streams) {
+            buffer.write(stream, 0, bytemuck::cast_slice(&[1_f32; COUNT])).unwrap();
+            stream.synchronize().unwrap();
+        }
+        for (graph, stream) in std::iter::zip(&graphs, &ranks.streams) {
+            // SAFETY: the buffers and communicators live until the end.
+            unsafe { graph.launch(stream) }.unwrap();
+        }
+        for (buffer, stream) in std::iter::zip(&buffers, &ranks.streams) {
+            stream.synchronize().unwrap();
+            let mut output = vec![0_f32; COUNT];
+            buffer.read(stream, 0, bytemuck::cast_slice_mut(&mut output)).unwrap();
+            stream.synchronize().unwrap();
+            assert_eq!(output, vec![(1 << CALLS) as f32; COUNT]);
         }
     }
 }

@@ -38,6 +38,7 @@ static std::map<uint64_t, size_t> allocated;
 
 constexpr int UNSUPPORTED = 801, OUT_OF_MEMORY = 2, CAPTURE_UNSUPPORTED = 900, NOT_READY = 600, RELAXED = 2;
 constexpr size_t UNIT = 1 << 16;
+static void* const CAPTURED = (void*)0xc0de; // A stream of the program that is always captured.
 
 // The result of a call that ends captures in every mode, or unless the thread has relaxed its own.
 static int beside_capture(bool always) {
@@ -97,7 +98,7 @@ int cuStreamDestroy_v2(void*) { return lost; }
 int cuStreamSynchronize(void*) { return lost; }
 int cuStreamQuery(void*) { return lost; }
 int cuStreamWaitEvent(void*, void*, unsigned) { return lost; }
-int cuStreamIsCapturing(void*, int* status) { return *status = 0, (int)lost; }
+int cuStreamIsCapturing(void* stream, int* status) { return *status = stream == CAPTURED, (int)lost; }
 int cuThreadExchangeStreamCaptureMode(int* new_mode) {
     const int before = mode;
     return mode = *new_mode, *new_mode = before, 0;

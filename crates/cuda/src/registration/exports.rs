@@ -2,7 +2,8 @@
 //!
 //! Every call walks its buffers part by part and compares the id of each part, never its address alone: memory that was freed and allocated
 //! again at the same address has another id. The number of parts is bounded. Parts that no recent call used are released first; parts of
-//! calls that were captured into graphs stay, because a graph holds the peers' addresses.
+//! calls that were captured into graphs stay, because a graph holds the peers' addresses, and so do parts of buffers that are held: peers write to
+//! them without a call of the owner.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -34,6 +35,8 @@ pub(crate) struct Exports {
     parts: BTreeMap<u64, Exported>,
     parts_max: usize,
     calls: u64,
+    /// Buffers that stay mapped until they are let go: address and length.
+    held: Vec<(u64, u64)>,
 }
 
 #[derive(Debug)]
@@ -49,7 +52,7 @@ struct Exported {
 
 impl Exports {
     pub(crate) fn new(parts_max: usize) -> Exports {
-        Exports { parts: BTreeMap::new(), parts_max, calls: 0 }
+        Exports { parts: BTreeMap::new(), parts_max, calls: 0, held: Vec::new() }
     }
 
     /// Begins a call: parts that later functions name are in use by it.
@@ -125,21 +128,35 @@ impl Exports {
     /// were launched before have ended.
     pub(crate) fn evict(&mut self) -> Vec<u64> {
         let excess = self.parts.len().saturating_sub(self.parts_max);
-        let free = self.parts.iter().filter(|(_, part)| !part.is_pinned && part.call < self.calls);
+        let is_free = |start: u64, part: &Exported| !part.is_pinned && !is_held(&self.held, start, part);
+        let free = self.parts.iter().filter(|(start, part)| part.call < self.calls && is_free(**start, part));
         let mut oldest: Vec<(u64, u64)> = free.map(|(start, part)| (part.call, *start)).collect();
         oldest.sort_unstable();
         oldest.truncate(excess);
         oldest.iter().filter_map(|(_, start)| self.parts.remove(start)).map(|part| part.id).collect()
     }
 
-    /// Forgets all parts but pinned ones. Returns their ids.
+    /// Keeps the parts of a buffer until it is let go as often as it was held.
+    pub(crate) fn hold(&mut self, address: u64, bytes: u64) {
+        self.held.push((address, bytes));
+    }
+
+    pub(crate) fn let_go(&mut self, address: u64, bytes: u64) {
+        if let Some(at) = self.held.iter().position(|held| *held == (address, bytes)) {
+            self.held.swap_remove(at);
+        }
+    }
+
+    /// Forgets all parts but pinned and held ones. Returns their ids.
     pub(crate) fn take_unpinned(&mut self) -> Vec<u64> {
         let mut ids = Vec::new();
-        self.parts.retain(|_, part| {
-            if !part.is_pinned {
+        let held = &self.held;
+        self.parts.retain(|start, part| {
+            let stays = part.is_pinned || is_held(held, *start, part);
+            if !stays {
                 ids.push(part.id);
             }
-            part.is_pinned
+            stays
         });
         ids
     }
@@ -149,6 +166,12 @@ impl Exports {
         let (start, part) = self.parts.range(..=address).next_back()?;
         (address - start < part.bytes).then_some((*start, part))
     }
+}
+
+/// Whether a part has bytes of a buffer that is held.
+fn is_held(held: &[(u64, u64)], start: u64, part: &Exported) -> bool {
+    let end = start.saturating_add(part.bytes);
+    held.iter().any(|(address, bytes)| *address < end && start < address.saturating_add(*bytes))
 }
 
 /// A buffer lies in parts that a peer could not map side by side.

@@ -323,6 +323,28 @@ fn the_parts_that_were_not_used_for_longest_go_first_and_pinned_ones_stay() {
 }
 
 #[test]
+fn held_buffers_stay_until_they_are_let_go() {
+    let (mut memory, mut exports) = (Memory::default(), Exports::new(1));
+    let mut call = |exports: &mut Exports, number: u64| {
+        memory.allocate(number * MIB, 4096);
+        exports.begin_call();
+        for part in exports.missing(&memory, number * MIB, 64).unwrap() {
+            exports.insert(&part, vec![part.start]);
+        }
+        exports.evict()
+    };
+    assert_eq!(call(&mut exports, 1), [] as [u64; 0]);
+    // Twice, by two windows in the middle of the part.
+    (0..2).for_each(|_| exports.hold(MIB + 64, 64));
+    assert_eq!(call(&mut exports, 2), [] as [u64; 0]);
+    assert_eq!(call(&mut exports, 3), [2]);
+    exports.let_go(MIB + 64, 64);
+    assert_eq!(exports.take_unpinned(), [3]);
+    exports.let_go(MIB + 64, 64);
+    assert_eq!(exports.take_unpinned(), [1]);
+}
+
+#[test]
 fn peers_unmap_parts_after_the_calls_that_may_use_them() {
     let mut evicted = Evicted::new();
     let ended_by = |time: u32| move |event: &u32| Ok::<_, ()>(*event <= time);

@@ -3,12 +3,13 @@
 // Passes addresses of tensors.
 #![allow(unsafe_code)]
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use weftlink::cuda::WindowMemory;
+use weftlink::cuda::driver::{Context as CudaContext, Event, Stream};
+use weftlink::cuda::{self, WindowMemory, devices};
 use weftlink::plan::Collective;
 use weftlink::{Communicator, Reduction};
 
@@ -20,10 +21,22 @@ use super::tensor::{Tensor, usage};
 use crate::cuda::Arguments;
 use crate::wait::interruptible;
 
+/// Events that are kept for later calls.
+const SPARE_MAX: usize = 1024;
+
 /// The calls of a group on tensors of a GPU.
 #[pyclass(module = "weftlink._native", frozen)]
 pub(crate) struct GroupOnGpu {
     group: Py<Group>,
+    events: Arc<Events>,
+}
+
+/// The events of a group's calls.
+#[derive(Default)]
+struct Events {
+    /// That of the first call's GPU, the group's only one.
+    context: Mutex<Option<CudaContext>>,
+    spare: Mutex<Vec<Event>>,
 }
 
 /// Where a call runs.
@@ -39,7 +52,50 @@ struct Place {
 impl GroupOnGpu {
     #[new]
     fn new(group: Py<Group>) -> Self {
-        Self { group }
+        Self { group, events: Arc::default() }
+    }
+
+    /// Enqueues a collective like `enqueue`, and returns its end. With `beside`, it is enqueued there, after what is on `stream`.
+    #[pyo3(signature = (what, input, output, *, device, stream, beside=None, captures=false, root=0, op=None, factor=None, timeout=None))]
+    #[allow(clippy::too_many_arguments, reason = "Python passes them by name")]
+    fn start(
+        &self,
+        py: Python<'_>,
+        what: &str,
+        input: Option<&Bound<'_, PyAny>>,
+        output: Option<&Bound<'_, PyAny>>,
+        device: usize,
+        stream: u64,
+        beside: Option<u64>,
+        captures: bool,
+        root: u32,
+        op: Option<u8>,
+        factor: Option<f64>,
+        timeout: Option<f64>,
+    ) -> PyResult<GpuEnd> {
+        // If the context is lost, the driver does not know which rank died.
+        let refused = |error: cuda::Error| match self.failure(py) {
+            Some(failure) => PyErr::from_value(failure),
+            None => cuda_exception(py, None, &error),
+        };
+        if let Some(beside) = beside {
+            py.detach(|| self.events.follow(device, stream, beside, captures)).map_err(refused)?;
+        }
+        let place = beside.unwrap_or(stream);
+        let record =
+            self.enqueue(py, what, input, output, device, place, captures, root, op, factor, timeout)?;
+        let event = py.detach(|| self.events.recorded(device, place)).map_err(|error| {
+            record.into_iter().for_each(|record| record::mark_ended(record, false));
+            refused(error)
+        })?;
+        Ok(GpuEnd { event: Some(event), events: Arc::clone(&self.events), device, captures, record })
+    }
+
+    /// The end of what is on a stream.
+    fn end(&self, py: Python<'_>, device: usize, stream: u64, captures: bool) -> PyResult<GpuEnd> {
+        let event = py.detach(|| self.events.recorded(device, stream));
+        let event = event.map_err(|error| cuda_exception(py, None, &error))?;
+        Ok(GpuEnd { event: Some(event), events: Arc::clone(&self.events), device, captures, record: None })
     }
 
     /// Enqueues a collective on contiguous tensors of a GPU, and returns its number in the flight record; nothing if it is captured. All
@@ -65,7 +121,10 @@ impl GroupOnGpu {
             return Err(usage(py, &format!("unknown collective {what:?}")));
         };
         let on_gpu = |tensor: &Bound<'_, PyAny>| Tensor::on_gpu(tensor, device);
-        let sides = [input.map(on_gpu).transpose()?, output.map(on_gpu).transpose()?];
+        let sides = match (input, output) {
+            (Some(input), Some(output)) if input.is(output) => [Some(on_gpu(input)?); 2],
+            _ => [input.map(on_gpu).transpose()?, output.map(on_gpu).transpose()?],
+        };
         let sides = group.in_place(py, &collective, sides)?;
         let place = Place { device, stream, captures, timeout: group.deadline(timeout) };
         let number = group.next_call();
@@ -185,6 +244,85 @@ impl GroupOnGpu {
         let joined =
             interruptible(py, move || gpus.join(duplicated, device, timeout)).inspect_err(interrupted)?;
         joined.map_err(|error| cuda_exception(py, Some(name), &error))
+    }
+}
+
+impl Events {
+    /// A stream of the program.
+    fn stream(&self, device: usize, handle: u64) -> Result<Stream, cuda::Error> {
+        let mut context = self.context.lock().unwrap_or_else(PoisonError::into_inner);
+        let context = match &*context {
+            Some(context) => context,
+            None => {
+                let all = devices()?;
+                let own = all.get(device).ok_or_else(|| cuda::Error::Misuse {
+                    attempt: format!("use GPU {device}"),
+                    why: format!("this process sees {} GPUs", all.len()),
+                })?;
+                context.insert(CudaContext::primary(own)?)
+            }
+        };
+        // SAFETY: PyTorch's streams live as long as the process.
+        Ok(unsafe { Stream::borrowed(context, handle as *mut _) })
+    }
+
+    /// An event after what is on a stream.
+    fn recorded(&self, device: usize, stream: u64) -> Result<Event, cuda::Error> {
+        let stream = self.stream(device, stream)?;
+        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let event = spare.map_or_else(|| Event::new(stream.context()), Ok)?;
+        event.record(&stream)?;
+        Ok(event)
+    }
+
+    /// Makes a stream wait for what is on another.
+    fn follow(&self, device: usize, first: u64, then: u64, captures: bool) -> Result<(), cuda::Error> {
+        let event = self.recorded(device, first)?;
+        self.stream(device, then)?.wait_for(&event)?;
+        self.give(event, captures);
+        Ok(())
+    }
+
+    /// Keeps an event for later calls, unless it is of a graph, whose capture may have failed.
+    fn give(&self, event: Event, is_captured: bool) {
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        if !is_captured && spare.len() < SPARE_MAX {
+            spare.push(event);
+        }
+    }
+}
+
+/// The end of a call on a stream.
+#[pyclass(module = "weftlink._native", frozen)]
+pub(crate) struct GpuEnd {
+    /// Until it is dropped.
+    event: Option<Event>,
+    events: Arc<Events>,
+    device: usize,
+    captures: bool,
+    /// The number of the call in the flight record, unless it is captured.
+    #[pyo3(get)]
+    record: Option<u64>,
+}
+
+#[pymethods]
+impl GpuEnd {
+    /// Whether the call has ended. Nothing runs any more if the context is lost.
+    fn query(&self, py: Python<'_>) -> bool {
+        py.detach(|| self.event.as_ref().is_none_or(Event::is_over))
+    }
+
+    /// Makes a stream wait for it.
+    fn wait(&self, py: Python<'_>, stream: u64) -> PyResult<()> {
+        let Some(event) = &self.event else { return Ok(()) };
+        let waited = py.detach(|| self.events.stream(self.device, stream)?.wait_for(event));
+        waited.map_err(|error| cuda_exception(py, None, &error))
+    }
+}
+
+impl Drop for GpuEnd {
+    fn drop(&mut self) {
+        self.event.take().into_iter().for_each(|event| self.events.give(event, self.captures));
     }
 }
 

@@ -17,6 +17,6 @@ mod start;
 mod tensor;
 
 pub(crate) use call::Call;
-pub(crate) use gpu::{GpuWindow, GroupOnGpu};
+pub(crate) use gpu::{GpuEnd, GpuWindow, GroupOnGpu};
 pub(crate) use group::Group;
 pub(crate) use record::{flight_record, forget_flight_record};

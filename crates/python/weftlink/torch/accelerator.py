@@ -13,6 +13,21 @@ def is_on_gpu(tensor: torch.Tensor) -> bool:
     return tensor.is_cuda
 
 
+# These take a tenth of the time of their namesakes in ``torch.cuda``, which look whether CUDA is initialised.
+
+
+def current_device() -> int:
+    return torch._C._cuda_getDevice()
+
+
+def current_raw_stream(device: int) -> int:
+    return torch._C._cuda_getCurrentRawStream(device)
+
+
+def is_capturing() -> bool:
+    return torch._C._cuda_isCurrentStreamCapturing()
+
+
 def future(device: torch.device) -> torch.futures.Future:
     """A future whose callbacks run on streams that wait for the stream on which it completes."""
     return torch.futures.Future(devices=[device])
@@ -39,4 +54,14 @@ def wait_on_host(event, seconds: float | None) -> bool:
     return True
 
 
-__all__ = ["as_tensor", "cuda", "future", "is_on_gpu", "pinned_like", "wait_on_host"]
+__all__ = [
+    "as_tensor",
+    "cuda",
+    "current_device",
+    "current_raw_stream",
+    "future",
+    "is_capturing",
+    "is_on_gpu",
+    "pinned_like",
+    "wait_on_host",
+]

@@ -66,6 +66,12 @@ class Group(Calls, dist.ProcessGroup):
     def get_group_store(self):
         return self._store
 
+    # What torch asks a backend: of the group itself, where there is none.
+    supports_splitting = supports_coalescing = supports_shrinking = supports_time_estimate = False
+
+    def _get_backend(self, device):
+        return super()._get_backend(device) if self._has_backend else self
+
     # Torch stores these names in the backend, which the group may not have.
 
     def _set_group_name(self, name):

@@ -1,8 +1,8 @@
 """Calls on CUDA tensors: their streams, and the tensors that must live until the GPU is done with them.
 
 A blocking call is enqueued on the current stream. An asynchronous call is enqueued on a stream of the group, which waits for the current stream
-first; ``Work.wait`` makes the stream that is current then wait for the end of the call. Neither waits on the host. While a graph is captured,
-every call goes through the stream of the group, because Weft does not order captured calls of different streams.
+first; ``Work.wait`` makes the stream that is current then wait for the end of the call. Neither waits on the host. Weft orders the calls of
+different streams, also within a graph that is captured.
 """
 
 import collections
@@ -20,8 +20,6 @@ from weftlink.torch.work import DONE, Work
 
 # How long closing waits for a copy.
 _CLOSE_S = 1.0
-# Events that are kept for later calls.
-_SPARE_MAX = 16
 # Calls of closed groups that were still running, with their tensors.
 _still_running = []
 
@@ -29,13 +27,12 @@ _still_running = []
 class Enqueued:
     """Calls on a stream up to an event, and the tensors that they use. ``origin`` is the stream that was current, whose memory these have."""
 
-    def __init__(self, end, records=(), kept=None, origin=None, is_captured=False, is_blocking=False):
+    def __init__(self, end, records=(), kept=None, origin=None, is_captured=False):
         self.end = end
         self.records = records
         self.kept = kept
         self.origin = origin
         self.is_captured = is_captured
-        self.is_blocking = is_blocking
 
     def query(self) -> bool:
         """Whether the calls have ended."""
@@ -45,10 +42,21 @@ class Enqueued:
             # The context is lost, and nothing runs any more.
             return True
 
-    def wait(self, current) -> None:
-        """Makes a stream wait. If it is the one whose memory the tensors have, work that reuses the memory comes after the calls."""
+    def wait(self, device) -> None:
+        """Makes the current stream wait. If it is the one whose memory the tensors have, work that reuses the memory comes after the calls."""
+        current = accelerator.cuda.current_stream(device)
         current.wait_event(self.end)
         if current.cuda_stream == self.origin:
+            self.kept = None
+
+
+class Started(Enqueued):
+    """The same with an event of Weft, which may also be queried while another thread captures a graph."""
+
+    def wait(self, device) -> None:
+        current = accelerator.current_raw_stream(device.index)
+        self.end.wait(current)
+        if current == self.origin:
             self.kept = None
 
 
@@ -62,13 +70,17 @@ class Gpu:
         self._group = GroupOnGpu(native)
         self._copies = None
         self._unfinished = collections.deque()
-        self._spare_events = []
         self._releases = threading.Lock()
 
     # Collectives.
 
     def call(self, what, source, target, tensors, now, finish=None, counts=None, **options):
         """Enqueues a collective and returns its work. ``finish`` enqueues what follows it, such as a copy of the result."""
+        is_single = finish is None and counts is None and not isinstance(source, list) and not isinstance(target, list)
+        if is_single and (what != "all_to_all" or source.data_ptr() != target.data_ptr()):
+            first = source if source is not None else target
+            if first.get_device() == accelerator.current_device() and first.numel() > 0:
+                return self._start(what, source, target, tensors, now, first.device, options)
 
         def body(stream, captures, records):
             enqueue = functools.partial(self._enqueue, stream, captures, records, **options)
@@ -80,6 +92,26 @@ class Gpu:
         device = (first[0] if isinstance(first, list) else first).device
         return self._run(device, body, (source, target, tensors, finish), tensors, now)
 
+    def _start(self, what, source, target, tensors, now, device, options):
+        """Enqueues a collective that is one call on whole tensors of the current device."""
+        captures = accelerator.is_capturing()
+        self._open(device, captures)
+        if device != self.device:
+            raise UsageError(f"the group is on {self.device}, and the tensor on {device}")
+        current, beside = accelerator.current_raw_stream(device.index), None if now else self.stream.cuda_stream
+        place = {"device": device.index, "stream": current, "beside": beside, "captures": captures}
+        try:
+            end = self._group.start(what, source, target, **place, **options)
+        except BaseException as error:
+            if beside is not None:
+                self._join(accelerator.cuda.current_stream())
+            self._raise(error, captures)
+        kept = None if now else (source, target, tensors)
+        enqueued = Started(end, () if captures else (end.record,), kept, current, is_captured=captures)
+        self._unfinished.append(enqueued)
+        self._forget_ended(succeeded=True, captures=captures)
+        return DONE if now else GpuWork(self, enqueued, tensors, self._native.sequence)
+
     def _run(self, device, body, kept, tensors, now):
         if accelerator.cuda.current_device() != device.index:
             with accelerator.cuda.device(device):
@@ -88,32 +120,36 @@ class Gpu:
         self._open(device, captures)
         current, records = accelerator.cuda.current_stream(), []
         try:
-            if now and not captures:
-                body(current.cuda_stream, False, records)
-                self._note(current, records)
+            if now:
+                body(current.cuda_stream, captures, records)
+                end = self._group.end(device.index, current.cuda_stream, captures)
+                self._unfinished.append(Started(end, records, is_captured=captures))
+                self._forget_ended(succeeded=True, captures=captures)
                 return DONE
             self.stream.wait_stream(current)
             with accelerator.cuda.stream(self.stream):
                 body(self.stream.cuda_stream, captures, records)
-        except Exception as error:
-            # A part of the call may run, on tensors that the program frees next; and a capture that goes on needs all streams joined. If the
-            # context is lost, nothing runs.
-            with contextlib.suppress(RuntimeError):
-                current.wait_stream(self.stream)
+            end = self._group.end(device.index, self.stream.cuda_stream, captures)
+        except BaseException as error:
+            if not now:
+                self._join(current)
             self._raise(error, captures)
-        end = accelerator.cuda.Event()
-        end.record(self.stream)
-        enqueued = Enqueued(end, records, kept, current.cuda_stream, is_captured=captures)
-        self._forget_ended(succeeded=True, captures=captures)
+        enqueued = Started(end, records, kept, current.cuda_stream, is_captured=captures)
         self._unfinished.append(enqueued)
-        work = GpuWork(self, enqueued, tensors, self._native.sequence)
-        if not now:
-            return work
-        work.wait()
-        return DONE
+        self._forget_ended(succeeded=True, captures=captures)
+        return GpuWork(self, enqueued, tensors, self._native.sequence)
+
+    def _join(self, current):
+        """After an error: a part of the call may run, on tensors that the program frees next; and a capture that goes on needs all streams
+        joined. If the context is lost, nothing runs."""
+        with contextlib.suppress(RuntimeError):
+            current.wait_stream(self.stream)
 
     def _raise(self, error, captures):
         """Raises an error of this call, or the reason for it: if the context of the GPU is lost, torch does not know which rank died."""
+        if not isinstance(error, Exception):
+            # A signal.
+            raise error
         failure = None if captures else self.failure()
         self._forget_ended(succeeded=failure is None, captures=captures)
         error, cause = (error, None) if failure is None or isinstance(error, Error) else (failure, error)
@@ -137,13 +173,6 @@ class Gpu:
         if record is not None:
             records.append(record)
 
-    def _note(self, current, records):
-        """Remembers blocking calls until they have ended, for the flight record."""
-        self._forget_ended(succeeded=True, captures=False)
-        end = self._spare_events.pop() if self._spare_events else accelerator.cuda.Event()
-        end.record(current)
-        self._unfinished.append(Enqueued(end, records, is_blocking=True))
-
     def _forget_ended(self, succeeded, captures):
         """Drops the calls that have ended. Events cannot be queried during a capture."""
         if captures or not self._releases.acquire(blocking=False):
@@ -153,9 +182,6 @@ class Gpu:
                 ended = self._unfinished.popleft()
                 for record in ended.records:
                     self._group.mark_ended(record, succeeded)
-                if ended.is_blocking and len(self._spare_events) < _SPARE_MAX:
-                    # It has no work, which could still ask for its event.
-                    self._spare_events.append(ended.end)
         finally:
             self._releases.release()
 
@@ -239,8 +265,12 @@ class Gpu:
         """Drops everything. Calls have ended, and copies of messages end soon."""
         self.look_for_ends()
         # The callback thread may still append the copy of a message.
-        while self._unfinished:
-            enqueued = self._unfinished.popleft()
+        while True:
+            with self._releases:
+                # Another thread may have taken the last one.
+                if not self._unfinished:
+                    return
+                enqueued = self._unfinished.popleft()
             if not enqueued.is_captured and not accelerator.wait_on_host(enqueued, _CLOSE_S):
                 # Its tensors must not be freed while it runs.
                 _still_running.append(enqueued)

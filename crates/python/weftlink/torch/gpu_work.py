@@ -23,12 +23,13 @@ class GpuWork(Work):
         enqueued = self._enqueued
         if not enqueued.is_captured:
             self._gpu.check()
-            if timeout > NO_TIMEOUT and not accelerator.wait_on_host(enqueued, timeout.total_seconds()):
-                limit_ms = timeout // timedelta(milliseconds=1)
-                text = f"Operation timed out! Timed out waiting {limit_ms}ms for a call on a GPU to complete; it continues there"
-                raise DeadlineError(text)
-            self._gpu.check()
-        enqueued.wait(accelerator.cuda.current_stream(self._gpu.device))
+            if timeout > NO_TIMEOUT:
+                if not accelerator.wait_on_host(enqueued, timeout.total_seconds()):
+                    limit_ms = timeout // timedelta(milliseconds=1)
+                    text = f"Operation timed out! Timed out waiting {limit_ms}ms for a call on a GPU to complete; it continues there"
+                    raise DeadlineError(text)
+                self._gpu.check()
+        enqueued.wait(self._gpu.device)
         return True
 
     def block_current_stream(self):
@@ -74,7 +75,7 @@ class StagedReceive(Work):
 
     def wait(self, timeout=NO_TIMEOUT):
         super().wait(timeout)
-        self._copied.wait(accelerator.cuda.current_stream(self._tensors[0].device))
+        self._copied.wait(self._tensors[0].device)
         return True
 
     def block_current_stream(self):

@@ -7,14 +7,15 @@
 //! Deliberately absent: tori, dragonflies and third tiers. A file can describe those switch by switch.
 
 use crate::catalog::links;
+use crate::catalog::systems;
 use crate::catalog::systems::chassis::{port_of, slot};
-use crate::catalog::systems::{self, System};
 use crate::device::{DeviceKind, Port, Tier};
 use crate::fabric::{DEVICES_MAX, Fabric, FabricBuilder, FabricError, LINKS_MAX};
 use crate::id::{DeviceId, HostId};
-use crate::link::{LinkKind, LinkSpec, Network};
+use crate::link::{LinkKind, Network};
 use crate::nearest::did_you_mean;
-use crate::spec::{ClusterSpec, Layout, Nics, SpecError, slot_for};
+use crate::nic_slots::NicSlots;
+use crate::spec::{ClusterSpec, Layout, Nics, SpecError};
 
 /// A valid spec whose cluster cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -34,13 +35,9 @@ pub enum ClusterError {
         down: u32,
     },
     /// A host of the catalog has neither a PCIe switch nor a NUMA node.
-    #[error(
-        "{system}: host {host} has no NUMA node to attach a NIC to; this is a bug in the catalog, please report it"
-    )]
+    #[error("{host} has no NUMA node to attach a NIC to; this is a bug in the catalog, please report it")]
     NoSlot {
-        /// The system.
-        system: &'static str,
-        /// The host within it.
+        /// The system and the host within it.
         host: String,
     },
     /// The fabric exceeds a limit.
@@ -105,7 +102,7 @@ impl ClusterSpec {
     pub fn fabric(&self) -> Result<Fabric, ClusterError> {
         let system = self.system().fabric();
         let unit = match self.nics() {
-            Some(nics) => with_nics(self.system(), &system, nics)?,
+            Some(nics) => with_nics(&system, nics)?,
             None => system,
         };
         check_size(&unit, self.count())?;
@@ -199,74 +196,32 @@ fn check_size(unit: &Fabric, count: u32) -> Result<(), FabricError> {
     Ok(())
 }
 
-/// The system with `nics` in each host: NIC `i` of `n` next to GPU `i * gpus / n`, so that they spread evenly.
-fn with_nics(system: &'static System, bare: &Fabric, nics: Nics) -> Result<Fabric, ClusterError> {
+/// The system with `nics` in each host.
+pub(crate) fn with_nics(bare: &Fabric, nics: Nics) -> Result<Fabric, ClusterError> {
     let mut builder = FabricBuilder::new(bare.name());
     for note in bare.notes() {
         builder.note(note);
     }
     builder.append(bare, |_, host| host.name.clone());
-    // The spec parser refuses ports that no slot is fast enough for.
-    let (generation, width) = slot_for(nics.gbit).unwrap_or((6, 16));
+    let count = nics.per_host as usize;
     for (index, host) in bare.hosts().iter().enumerate() {
-        let id = HostId(index as u32);
-        let gpus: Vec<DeviceId> =
-            (bare.gpus().iter().copied()).filter(|gpu| bare.device(*gpu).host == Some(id)).collect();
-        let hosts_pcie = newest_pcie(bare, id);
-        for nic in 0..nics.per_host as usize {
-            let neighbour = gpus.get(nic * gpus.len() / nics.per_host as usize);
-            let place = neighbour
-                .and_then(|gpu| slot_beside(bare, *gpu))
-                .or_else(|| first_numa(bare, id))
-                .ok_or_else(|| ClusterError::NoSlot { system: system.name, host: host.name.clone() })?;
+        let slots = NicSlots::of(bare, HostId(index as u32));
+        for nic in 0..count {
+            let place = slots
+                .place(nic, count)
+                .ok_or_else(|| ClusterError::NoSlot { host: format!("{}: {}", bare.name(), host.name) })?;
             let kind = DeviceKind::Nic(vec![port_of(nics.link_kind())]);
-            slot(&mut builder, place, kind, links::pcie(generation.min(hosts_pcie), width));
+            slot(&mut builder, place, kind, slots.link(nics.gbit));
         }
     }
     Ok(builder.finish()?)
 }
 
-/// The device to attach a NIC next to a GPU to: the GPU's PCIe switch, or else its NUMA node.
-fn slot_beside(fabric: &Fabric, gpu: DeviceId) -> Option<DeviceId> {
-    let is_up = |spec: &LinkSpec| matches!(spec.kind, LinkKind::Pcie { .. } | LinkKind::C2c);
-    let mut at = gpu;
-    // A GPU is at most a root port away from its NUMA node or switch.
-    for _ in 0..2 {
-        let mut above =
-            fabric.links_from(at).iter().filter(|link| is_up(fabric.spec(link))).map(|link| link.target);
-        let reachable =
-            |kind: fn(&DeviceKind) -> bool| above.clone().find(|id| kind(&fabric.device(*id).kind));
-        let switch = reachable(|kind| matches!(kind, DeviceKind::PcieSwitch));
-        let numa = reachable(|kind| matches!(kind, DeviceKind::Numa(_)));
-        if let Some(place) = switch.or(numa) {
-            return Some(place);
-        }
-        at = above.find(|id| matches!(fabric.device(*id).kind, DeviceKind::RootPort))?;
-    }
-    None
-}
-
-/// The newest PCIe generation of a host, which limits its cards.
-fn newest_pcie(fabric: &Fabric, host: HostId) -> u8 {
-    let of_host = |link: &&crate::Link| fabric.device(link.source).host == Some(host);
-    let generation = |link: &crate::Link| match fabric.spec(link).kind {
-        LinkKind::Pcie { generation, .. } => Some(generation),
-        _ => None,
-    };
-    fabric.links().iter().filter(of_host).filter_map(generation).max().unwrap_or(6)
-}
-
-fn first_numa(fabric: &Fabric, host: HostId) -> Option<DeviceId> {
-    fabric
-        .devices_where(|kind| matches!(kind, DeviceKind::Numa(_)))
-        .find(|id| fabric.device(*id).host == Some(host))
-}
-
 /// A NIC, and the kind of cable that one of its ports takes.
-type NicPort = (DeviceId, LinkKind);
+pub(crate) type NicPort = (DeviceId, LinkKind);
 
 /// The network ports of each host, in the order of its NICs. Ports of unknown technology or rate are left out.
-fn ports_per_host(unit: &Fabric) -> Vec<Vec<NicPort>> {
+pub(crate) fn ports_per_host(unit: &Fabric) -> Vec<Vec<NicPort>> {
     let mut hosts = vec![Vec::new(); unit.hosts().len()];
     for id in unit.device_ids() {
         let device = unit.device(id);

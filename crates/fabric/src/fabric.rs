@@ -5,6 +5,7 @@ use rustc_hash::FxHashMap;
 use crate::device::{Device, DeviceKind, Host};
 use crate::id::{DeviceId, HostId};
 use crate::link::{Link, LinkKind, LinkSpec, Measure, SpecId};
+use crate::peer_access::PeerAccess;
 use crate::rate::{OneWay, Pair, Rate};
 
 /// A machine or a cluster: its hosts, devices and links.
@@ -18,6 +19,7 @@ pub struct Fabric {
     /// `links` is sorted by source; the links of device `d` are `links[starts[d]..starts[d + 1]]`.
     starts: Vec<u32>,
     gpus: Vec<DeviceId>,
+    peer_access: PeerAccess,
     /// Remarks on the description: what a file left out, what was assumed.
     notes: Vec<String>,
 }
@@ -32,7 +34,10 @@ impl PartialEq for Fabric {
                 .map(|link| (Link { spec: SpecId(0), ..*link }, fabric.spec(link).clone()))
                 .collect()
         };
-        self.hosts == other.hosts && self.devices == other.devices && wiring(self) == wiring(other)
+        self.hosts == other.hosts
+            && self.devices == other.devices
+            && self.peer_access == other.peer_access
+            && wiring(self) == wiring(other)
     }
 }
 
@@ -108,6 +113,38 @@ impl Fabric {
         left
     }
 
+    /// A copy of the fabric with other links: `change` returns the number of parallel links and their spec, for each link of the
+    /// fabric, or nothing for a link to be left out. Devices keep their ids.
+    pub fn with_links(&self, mut change: impl FnMut(&Link, &LinkSpec) -> Option<(u32, LinkSpec)>) -> Self {
+        let mut changed = self.clone();
+        let mut specs: FxHashMap<LinkSpec, SpecId> = FxHashMap::default();
+        changed.links.clear();
+        changed.specs.clear();
+        for link in &self.links {
+            let Some((count, spec)) = change(link, self.spec(link)) else { continue };
+            let next = SpecId(changed.specs.len() as u32);
+            let spec = *specs.entry(spec).or_insert_with_key(|spec| {
+                changed.specs.push(spec.clone());
+                next
+            });
+            changed.links.push(Link { count, spec, ..*link });
+        }
+        changed.links.sort_by_key(|link| (link.source, link.target, link.spec));
+        changed.starts = starts(changed.devices.len(), &changed.links);
+        changed
+    }
+
+    /// Whether GPUs can access each other's memory over PCIe.
+    pub fn peer_access(&self) -> PeerAccess {
+        self.peer_access
+    }
+
+    /// The same fabric with other access between GPUs over PCIe.
+    pub fn with_peer_access(mut self, peer_access: PeerAccess) -> Self {
+        self.peer_access = peer_access;
+        self
+    }
+
     /// The spec of a link.
     pub fn spec(&self, link: &Link) -> &LinkSpec {
         &self.specs[link.spec.0 as usize]
@@ -118,8 +155,24 @@ impl Fabric {
         self.spec(link).rate(measure, link.count)
     }
 
-    /// `gpu3`, or `host1/gpu3` where there are several hosts.
+    /// The rate that no transfer over a link exceeds, summed over its parallel wires.
+    pub fn limit(&self, link: &Link) -> Rate<Pair, OneWay> {
+        self.spec(link).limit(link.count)
+    }
+
+    /// `gpu3`, or `host1/gpu3` where there are several hosts. A network switch has the name that a file gives it.
     pub fn device_name(&self, id: DeviceId) -> String {
+        let device = self.device(id);
+        if let (DeviceKind::NetSwitch(_), Some(label)) = (&device.kind, &device.label)
+            && !label.chars().any(char::is_control)
+        {
+            return label.as_ref().to_owned();
+        }
+        self.ordinal_name(id)
+    }
+
+    /// The name by kind and number, also of a switch with a name of its own.
+    fn ordinal_name(&self, id: DeviceId) -> String {
         let device = self.device(id);
         let local = format!("{}{}", device.kind.stem(), device.ordinal);
         match device.host {
@@ -151,6 +204,7 @@ impl Fabric {
             .or_else(|| gpu_number.and_then(|number| self.gpus.get(number).copied()))
             .or_else(|| bus.and_then(|bus| self.device_ids().find(|id| self.device(*id).bus == Some(bus))))
             .or_else(|| self.device_ids().find(by_label))
+            .or_else(|| self.device_ids().find(|id| self.ordinal_name(*id).eq_ignore_ascii_case(short)))
     }
 }
 
@@ -210,6 +264,7 @@ pub struct FabricBuilder {
     specs: Vec<LinkSpec>,
     spec_ids: FxHashMap<LinkSpec, SpecId>,
     ordinals: FxHashMap<(Option<HostId>, &'static str), u32>,
+    peer_access: PeerAccess,
     notes: Vec<String>,
 }
 
@@ -222,6 +277,11 @@ impl FabricBuilder {
     /// Adds a remark on the description (see [`Fabric::notes`]).
     pub fn note(&mut self, text: impl Into<String>) {
         self.notes.push(text.into());
+    }
+
+    /// Sets the access between GPUs over PCIe.
+    pub fn peer_access(&mut self, peer_access: PeerAccess) {
+        self.peer_access = peer_access;
     }
 
     /// Adds a host.
@@ -298,6 +358,9 @@ impl FabricBuilder {
     pub fn append(&mut self, part: &Fabric, rename: impl Fn(usize, &Host) -> String) -> DeviceId {
         let first_device = self.devices.len() as u32;
         let first_host = self.hosts.len() as u32;
+        if part.peer_access != PeerAccess::ByModel {
+            self.peer_access = part.peer_access;
+        }
         for (index, host) in part.hosts.iter().enumerate() {
             self.hosts.push(Host { name: rename(index, host), system: host.system.clone() });
         }
@@ -355,6 +418,7 @@ impl FabricBuilder {
             specs: self.specs,
             starts,
             gpus,
+            peer_access: self.peer_access,
             notes: self.notes,
         })
     }

@@ -1,4 +1,5 @@
-//! A number with its provenance: its basis (data sheet, experience, measurement) and its source.
+//! A number with its provenance: its basis (data sheet, experience, measurement), its source, and whether it was compared
+//! with that source.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -62,6 +63,9 @@ pub struct Figure<T> {
     pub basis: Basis,
     /// Where it comes from.
     pub source: Source,
+    /// Whether the number was compared with the text of its source. Otherwise the source is where the number is expected, and
+    /// the number was written down from memory.
+    pub checked: bool,
 }
 
 /// A link's bandwidth in each direction.
@@ -70,17 +74,40 @@ pub type LinkRate = Figure<Rate<Link, OneWay>>;
 impl<T> Figure<T> {
     /// A nominal figure with a literal source.
     pub const fn nominal(value: T, source: &'static str) -> Self {
-        Self { value, basis: Basis::Nominal, source: Source::named(source) }
+        Self { value, basis: Basis::Nominal, source: Source::named(source), checked: false }
     }
 
     /// An effective figure with a literal source.
     pub const fn effective(value: T, source: &'static str) -> Self {
-        Self { value, basis: Basis::Effective, source: Source::named(source) }
+        Self { value, basis: Basis::Effective, source: Source::named(source), checked: false }
+    }
+
+    /// The same figure, compared with its source.
+    pub const fn checked(mut self) -> Self {
+        self.checked = true;
+        self
+    }
+
+    /// The source for people, with `checked` after it where the number was compared with it.
+    pub fn provenance(&self) -> impl fmt::Display {
+        Provenance { source: self.source.clone(), checked: self.checked }
     }
 
     /// Computes another number from this one, keeping basis and source.
     pub fn map<U>(self, compute: impl FnOnce(T) -> U) -> Figure<U> {
-        Figure { value: compute(self.value), basis: self.basis, source: self.source }
+        Figure { value: compute(self.value), basis: self.basis, source: self.source, checked: self.checked }
+    }
+}
+
+struct Provenance {
+    source: Source,
+    checked: bool,
+}
+
+impl fmt::Display for Provenance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mark = if self.checked { ", checked" } else { "" };
+        write!(f, "{}{mark}", self.source)
     }
 }
 

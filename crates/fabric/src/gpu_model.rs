@@ -71,14 +71,15 @@ pub struct GpuModel {
     /// NVIDIA: compute capability times ten. AMD: the digits of `gfx942`, with 910 for `gfx90a` as in RCCL.
     /// Otherwise zero.
     pub architecture: u32,
-    /// Size of its memory.
+    /// Size of its memory as the maker advertises it for one GPU of the product, not of the bare chip. Makers count close to
+    /// 2^30 bytes as a GB: CUDA sees 191.5e9 bytes on a B200 of 180 GB.
     pub memory: Bytes,
     /// Read or write rate of its memory; the figure's source is the source of the whole row.
     pub memory_rate: Figure<Rate<Device, OneWay>>,
     /// Links to other GPUs.
     pub links: GpuLinks,
-    /// NVLink-C2C links to the CPU of its package.
-    pub c2c_links: u32,
+    /// The kind and number of its NVLink-C2C links to the CPU of its package.
+    pub c2c: Option<(&'static LinkSpec, u32)>,
     /// PCIe generation and width of its slot.
     pub pcie: (u8, u8),
     /// Its PCI device ids.
@@ -96,10 +97,20 @@ impl GpuModel {
         }
     }
 
+    /// The number of its links to the CPU of its package.
+    pub fn c2c_links(&self) -> u32 {
+        self.c2c.map_or(0, |(_, links)| links)
+    }
+
     /// The nominal rate of all its links to other GPUs, each way.
     pub fn link_rate(&self) -> Option<Figure<Rate<Device, OneWay>>> {
         let (link, count) = self.gpu_links()?;
         Some(link.nominal.clone()?.per_device(count.into()))
+    }
+
+    /// Whether the usual driver lets these GPUs access each other's memory over PCIe.
+    pub fn has_peer_access(&self) -> bool {
+        !(self.vendor == Vendor::Nvidia && self.name.starts_with("GeForce"))
     }
 }
 

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::figure::{Figure, LinkRate, Nanoseconds};
+use crate::figure::{Basis, Figure, LinkRate, Nanoseconds};
 use crate::id::DeviceId;
 use crate::rate::{OneWay, Pair, Rate};
 
@@ -27,14 +27,18 @@ pub enum Network {
     EfaV3,
     /// EFA of p6.
     EfaV4,
-    /// HPE Slingshot 11.
+    /// HPE Slingshot: 11 at 200 Gb/s, 400 at 400 Gb/s.
     Slingshot,
+    /// Omni-Path: 100 Gb/s of Intel and Cornelis, 400 Gb/s of the CN5000.
+    OmniPath,
     /// GPUDirect-TCPX of Google Cloud's A3 High.
     TcpX,
     /// GPUDirect-TCPXO of Google Cloud's A3 Mega.
     TcpXo,
     /// TCP over Ethernet.
     Ethernet,
+    /// Of a technology and rate that the description does not say.
+    Unknown,
 }
 
 /// The technology between two CPU sockets or NUMA nodes.
@@ -67,10 +71,10 @@ pub enum Socket {
 pub enum LinkKind {
     /// NVLink.
     NvLink {
-        /// 1 (Pascal) to 5 (Blackwell), where known.
+        /// 1 (Pascal) to 6 (Rubin), where known.
         generation: Option<u8>,
     },
-    /// NVLink-C2C between a GPU and its Grace CPU.
+    /// NVLink-C2C between a GPU and its Grace or Vera CPU.
     C2c,
     /// AMD Infinity Fabric between GPUs.
     Xgmi {
@@ -137,10 +141,13 @@ impl fmt::Display for LinkKind {
                 (Network::EfaV2, _) => format!("EFA v2 {gbit}G"),
                 (Network::EfaV3, _) => format!("EFA v3 {gbit}G"),
                 (Network::EfaV4, _) => format!("EFA v4 {gbit}G"),
-                (Network::Slingshot, _) => "Slingshot-11".to_owned(),
+                (Network::Slingshot, 0..=200) => "Slingshot-11".to_owned(),
+                (Network::Slingshot, _) => format!("Slingshot-{gbit}"),
+                (Network::OmniPath, _) => format!("Omni-Path {gbit}G"),
                 (Network::TcpX, _) => format!("GPUDirect-TCPX {gbit}G"),
                 (Network::TcpXo, _) => format!("GPUDirect-TCPXO {gbit}G"),
                 (Network::Ethernet, _) => format!("Ethernet {gbit}G"),
+                (Network::Unknown, _) => "network of unknown rate".to_owned(),
             },
         };
         f.pad(&text)
@@ -161,26 +168,29 @@ const SOCKET_IDS: [(Socket, &str); 10] = [
 ];
 
 /// Prefixes of network ids that a rate in Gb/s follows.
-const NETWORK_IDS: [(Network, &str); 6] = [
+const NETWORK_IDS: [(Network, &str); 7] = [
     (Network::InfiniBand, "ib"),
     (Network::Roce, "roce"),
     (Network::Efa, "efa"),
     (Network::TcpXo, "tcpxo"),
     (Network::TcpX, "tcpx"),
     (Network::Ethernet, "eth"),
+    (Network::OmniPath, "opa"),
 ];
 
 /// Network ids without a rate in them.
-const NETWORK_WORDS: [(Network, u32, &str); 9] = [
+const NETWORK_WORDS: [(Network, u32, &str); 11] = [
     (Network::InfiniBand, 100, "edr"),
     (Network::InfiniBand, 200, "hdr"),
     (Network::InfiniBand, 400, "ndr"),
     (Network::InfiniBand, 800, "xdr"),
     (Network::Slingshot, 200, "slingshot"),
+    (Network::Slingshot, 400, "slingshot400"),
     (Network::EfaV1, 100, "efa-v1"),
     (Network::EfaV2, 100, "efa-v2"),
     (Network::EfaV3, 200, "efa-v3"),
     (Network::EfaV4, 400, "efa-v4"),
+    (Network::Unknown, 0, "network"),
 ];
 
 impl Network {
@@ -219,6 +229,7 @@ impl LinkKind {
                     (Some((_, _, word)), _) => (*word).to_owned(),
                     (None, Some((_, prefix))) => format!("{prefix}{gbit}"),
                     // An EFA generation at a rate it does not have.
+                    (None, None) if network == Network::Unknown => "network".to_owned(),
                     (None, None) if network != Network::Slingshot => format!("efa{gbit}"),
                     (None, None) => format!("slingshot{gbit}"),
                 }
@@ -263,7 +274,7 @@ impl FromStr for LinkKind {
         let (prefix, number) = id.split_at(digits);
         match prefix {
             "nvlink" => match number.parse() {
-                Ok(generation @ 1..=5) => Ok(Self::NvLink { generation: Some(generation) }),
+                Ok(generation @ 1..=6) => Ok(Self::NvLink { generation: Some(generation) }),
                 _ => Err(unknown()),
             },
             "xgmi" => match number.parse() {
@@ -341,6 +352,9 @@ pub struct Link {
     pub spec: SpecId,
 }
 
+/// Bytes per second of a link without a known limit; sums of many do not overflow.
+const UNLIMITED: u64 = 1 << 50;
+
 /// Which of a link's rates to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Measure {
@@ -359,6 +373,17 @@ impl LinkSpec {
         };
         figure.map_or(Rate::ZERO, |figure| figure.value.per_pair(count.into()))
     }
+
+    /// The rate that no transfer over `count` such links exceeds: the signalling rate, or a measured one; zero where unknown. The links
+    /// between sockets have none unless they were measured: the public figures are those of one path, of which several run side by side.
+    pub fn limit(&self, count: u32) -> Rate<Pair, OneWay> {
+        let measured = self.effective.as_ref().filter(|rate| rate.basis == Basis::Measured);
+        if matches!(self.kind, LinkKind::Socket(_)) && measured.is_none() {
+            return Rate::from_bytes(UNLIMITED);
+        }
+        let figure = measured.or(self.nominal.as_ref()).or(self.effective.as_ref());
+        figure.map_or(Rate::ZERO, |figure| figure.value.per_pair(count.into()))
+    }
 }
 
 #[cfg(test)]
@@ -375,7 +400,7 @@ mod tests {
             LinkKind::Network { network: Network::Slingshot, gbit: 200 },
         ];
         kinds.extend(NETWORK_WORDS.map(|(network, gbit, _)| LinkKind::Network { network, gbit }));
-        kinds.extend((1..=5).map(|g| LinkKind::NvLink { generation: Some(g) }));
+        kinds.extend((1..=6).map(|g| LinkKind::NvLink { generation: Some(g) }));
         kinds.extend((2..=4).map(|generation| LinkKind::Xgmi { generation }));
         kinds.extend((1..=6).map(|generation| LinkKind::Pcie { generation, width: 8 }));
         kinds.extend(SOCKET_IDS.iter().map(|(socket, _)| LinkKind::Socket(*socket)));

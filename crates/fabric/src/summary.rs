@@ -2,6 +2,7 @@
 
 use crate::bisection::{Bisection, bisection};
 use crate::catalog::gpus::GpuLinks;
+use crate::catalog::switches::chips;
 use crate::cliff::{Level, Nics, PAST_THE_LEAF, cliff, nics};
 use crate::device::DeviceKind;
 use crate::domains::gpu_domains;
@@ -16,7 +17,7 @@ pub struct Summary {
     pub hosts: usize,
     /// GPUs.
     pub gpus: usize,
-    /// NVSwitches.
+    /// NVSwitch chips.
     pub nvswitches: usize,
     /// Sizes of the GPU domains, largest first.
     pub domains: Vec<usize>,
@@ -88,7 +89,7 @@ impl Summary {
         Self {
             hosts: fabric.hosts().len(),
             gpus: fabric.gpus().len(),
-            nvswitches: fabric.devices_where(|kind| matches!(kind, DeviceKind::NvSwitch { .. })).count(),
+            nvswitches: chips(fabric),
             domain_rate: gpu_rate
                 .zip(domains.first())
                 .map(|(rate, size)| rate.per_domain(*size as u64).both_ways()),

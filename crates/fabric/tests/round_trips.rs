@@ -32,10 +32,11 @@ fn rate() -> impl Strategy<Value = Rate<Link, OneWay>> {
 
 fn figure<T: std::fmt::Debug>(value: impl Strategy<Value = T>) -> impl Strategy<Value = Figure<T>> {
     let basis = prop_oneof![Just(Basis::Nominal), Just(Basis::Effective), Just(Basis::Measured)];
-    (value, basis, any::<String>()).prop_map(|(value, basis, source)| Figure {
+    (value, basis, any::<String>(), any::<bool>()).prop_map(|(value, basis, source, checked)| Figure {
         value,
         basis,
         source: source.into(),
+        checked,
     })
 }
 

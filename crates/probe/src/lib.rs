@@ -106,5 +106,5 @@ fn has_c2c(machine: &Machine) -> bool {
     reported
         || models
             .filter_map(|function| model_of(Some((function.vendor, function.device)), None))
-            .any(|model| model.c2c_links > 0)
+            .any(|model| model.c2c_links() > 0)
 }

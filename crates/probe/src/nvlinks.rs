@@ -33,9 +33,10 @@ pub(crate) fn wire(builder: &mut FabricBuilder, endpoints: Endpoints<'_>) {
     for (bus, gpu) in endpoints.gpus {
         let name = name(builder, gpu.device, *bus);
         let c2c = gpu.report.and_then(|report| report.c2c_links);
-        let c2c = c2c.unwrap_or_else(|| gpu.model.map_or(0, |model| model.c2c_links));
+        let c2c = c2c.unwrap_or_else(|| gpu.model.map_or(0, GpuModel::c2c_links));
         if c2c > 0 {
-            let spec = builder.spec(links::C2C.clone());
+            let (link, _) = gpu.model.and_then(|model| model.c2c).unwrap_or((&links::C2C, c2c));
+            let spec = builder.spec(link.clone());
             builder.connect(gpu.numa, gpu.device, c2c, spec);
         }
         let Some(report) = gpu.report else { continue };
@@ -111,7 +112,7 @@ fn spec_of(gpu: &WiredGpu<'_>, up: NvLinkUp) -> &'static LinkSpec {
     }
     let by_sm = gpu.report.and_then(|report| report.sm).and_then(links::nvlink_of_sm);
     by_sm.unwrap_or(match up.generation {
-        Some(generation @ 1..=5) => &links::NVLINK[usize::from(generation) - 1],
+        Some(generation @ 1..=6) => &links::NVLINK[usize::from(generation) - 1],
         _ => &links::NVLINK_UNKNOWN,
     })
 }

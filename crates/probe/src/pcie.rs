@@ -82,6 +82,7 @@ pub(crate) fn assumed(lanes: Lanes, model: Option<&GpuModel>) -> LinkSpec {
     spec.nominal = None;
     if let Some(effective) = &mut spec.effective {
         effective.source = ASSUMED;
+        effective.checked = false;
     }
     spec
 }

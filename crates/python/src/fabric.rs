@@ -49,8 +49,8 @@ impl Fabric {
         Ok(Self { fabric })
     }
 
-    /// Reads a file: NCCL's or RCCL's XML, Weft's TOML or JSON, or the text of ``nvidia-smi topo -m``, for which ``gpu`` names the
-    /// model.
+    /// Reads a file: XML of NCCL, RCCL or lstopo, Weft's TOML or JSON, the output of ``ibnetdiscover``, Slurm's ``topology.conf``, or
+    /// the text of ``nvidia-smi topo -m``, for which ``gpu`` names the model.
     #[staticmethod]
     #[pyo3(signature = (content, name, gpu=None))]
     fn read(py: Python<'_>, content: &[u8], name: &str, gpu: Option<&str>) -> PyResult<Self> {

@@ -5,6 +5,11 @@
 
 pub mod document;
 pub mod dot;
+pub mod hwloc;
+pub mod ibnetdiscover;
+mod lines;
+pub mod network;
+pub mod slurm;
 pub mod smi;
 pub mod svg;
 pub mod xml;
@@ -37,8 +42,8 @@ pub enum ReadError {
     },
     /// The input is in none of the supported formats.
     #[error(
-        "unknown format: expected topology XML, the output of `nvidia-smi topo -m`, or a TOML or JSON document with a \
-         `weft` key"
+        "unknown format: expected topology XML of NCCL or lstopo, the output of `nvidia-smi topo -m` or `ibnetdiscover`, \
+         Slurm's topology.conf, or a TOML or JSON document with a `weft` key"
     )]
     UnknownFormat,
     /// The described fabric is invalid.
@@ -64,6 +69,12 @@ pub enum Format {
     Toml,
     /// A document in JSON.
     Json,
+    /// The XML of hwloc's `lstopo`.
+    Hwloc,
+    /// The output of `ibnetdiscover`: a network without GPUs.
+    IbNetDiscover,
+    /// Slurm's `topology.conf`: a network without GPUs.
+    Slurm,
 }
 
 /// Detects the format of an input.
@@ -73,10 +84,13 @@ pub fn detect(bytes: &[u8]) -> Option<Format> {
         line.strip_prefix(b"weft").is_some_and(|rest| rest.trim_ascii_start().starts_with(b"="))
     };
     match bytes.first()? {
+        b'<' if hwloc::looks_like(bytes) => Some(Format::Hwloc),
         b'<' => Some(Format::Xml),
         b'{' => Some(Format::Json),
         _ if smi::looks_like(bytes) => Some(Format::Smi),
         _ if bytes.split(|b| *b == b'\n').any(has_version) => Some(Format::Toml),
+        _ if ibnetdiscover::looks_like(bytes) => Some(Format::IbNetDiscover),
+        _ if slurm::looks_like(bytes) => Some(Format::Slurm),
         _ => None,
     }
 }
@@ -89,6 +103,9 @@ pub fn read(bytes: &[u8], name: &str, gpu: Option<&'static GpuModel>) -> Result<
         Format::Smi => smi::read(bytes, name, gpu),
         Format::Toml => document::read_toml(bytes),
         Format::Json => document::read_json(bytes),
+        Format::Hwloc => hwloc::read(bytes, name),
+        Format::IbNetDiscover => Ok(ibnetdiscover::read(bytes)?.bare(name)?),
+        Format::Slurm => Ok(slurm::read(bytes)?.bare(name)?),
     }
 }
 
@@ -125,6 +142,10 @@ mod tests {
         assert_eq!(detect(b"\tGPU0\tGPU1\nGPU0\t X \tNV4\n"), Some(Format::Smi));
         assert_eq!(detect(b"# a rack\nweft = 1\n"), Some(Format::Toml));
         assert_eq!(detect(b" {\"weft\": 1}"), Some(Format::Json));
+        assert_eq!(detect(b"<?xml version=\"1.0\"?>\n<!DOCTYPE topology>\n<topology>"), Some(Format::Hwloc));
+        assert_eq!(detect(b"<!-- <topology --><system/>"), Some(Format::Xml));
+        assert_eq!(detect(b"#\n# Topology file: generated on a day"), Some(Format::IbNetDiscover));
+        assert_eq!(detect(b"# tree\nswitchname=s0 Nodes=n0"), Some(Format::Slurm));
         for other in ["", "  \n", "hello", "weft topo"] {
             assert_eq!(detect(other.as_bytes()), None, "{other}");
             assert_eq!(read(other.as_bytes(), "x", None), Err(ReadError::UnknownFormat));

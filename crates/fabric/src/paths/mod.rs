@@ -4,6 +4,7 @@
 //! paths between islands once per pair of network switches, so a matrix of 9,216 GPUs costs little more than that of one
 //! rack.
 
+mod access;
 mod classes;
 pub mod island;
 mod kind;

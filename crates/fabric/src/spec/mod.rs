@@ -34,7 +34,10 @@
 //!
 //! Deliberately absent: mixed systems, several networks, single slow links. Describe those in a file.
 
+mod host;
 mod parse;
+
+pub use host::HostSpec;
 
 use std::fmt;
 

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::catalog::links;
 use crate::catalog::systems::{self, System};
 use crate::device::DeviceKind;
-use crate::link::{LinkKind, LinkSpec};
+use crate::link::{LinkKind, LinkSpec, Network};
 use crate::nearest::{did_you_mean, fold};
 
 use super::{
@@ -39,13 +39,13 @@ impl FromStr for ClusterSpec {
 }
 
 /// A position in the text.
-struct Reader<'a> {
-    text: &'a str,
-    at: usize,
+pub(super) struct Reader<'a> {
+    pub(super) text: &'a str,
+    pub(super) at: usize,
 }
 
 impl<'a> Reader<'a> {
-    fn error<T>(&self, place: Range<usize>, reason: impl Into<String>) -> Result<T, SpecError> {
+    pub(super) fn error<T>(&self, place: Range<usize>, reason: impl Into<String>) -> Result<T, SpecError> {
         Err(SpecError {
             text: self.text.to_owned(),
             place: (self.text[..place.start].chars().count(), self.text[place].chars().count()),
@@ -53,7 +53,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn rest(&self) -> &'a str {
+    pub(super) fn rest(&self) -> &'a str {
         &self.text[self.at..]
     }
 
@@ -65,11 +65,11 @@ impl<'a> Reader<'a> {
         self.at - length..self.at
     }
 
-    fn skip_spaces(&mut self) -> bool {
+    pub(super) fn skip_spaces(&mut self) -> bool {
         !self.take(char::is_whitespace).is_empty()
     }
 
-    fn word(&mut self) -> Range<usize> {
+    pub(super) fn word(&mut self) -> Range<usize> {
         self.skip_spaces();
         self.take(|c| !c.is_whitespace() && c != ',' && c != '+')
     }
@@ -157,7 +157,7 @@ impl<'a> Reader<'a> {
         Ok(has_nics)
     }
 
-    fn nics(&mut self, own_nics_of: Option<&System>) -> Result<Option<Nics>, SpecError> {
+    pub(super) fn nics(&mut self, own_nics_of: Option<&System>) -> Result<Option<Nics>, SpecError> {
         self.skip_spaces();
         let plus = self.at;
         if !self.rest().starts_with('+') {
@@ -177,18 +177,18 @@ impl<'a> Reader<'a> {
             );
         }
         match id.to_ascii_lowercase().parse() {
-            Ok(LinkKind::Network { network, gbit }) => {
+            Ok(LinkKind::Network { network, gbit }) if network != Network::Unknown => {
                 if slot_for(gbit).is_none() {
                     return self
                         .error(place, format!("no PCIe slot is fast enough for a port of {gbit} Gb/s"));
                 }
                 Ok(Some(Nics { per_host, network, gbit }))
             }
-            Ok(kind) => self.error(
+            Ok(kind) if !matches!(kind, LinkKind::Network { .. }) => self.error(
                 place,
                 format!("{kind} does not connect hosts; name a network, such as `ndr` or `eth100`"),
             ),
-            Err(_) => {
+            _ => {
                 let ids: Vec<String> = links::all().iter().filter_map(network_id).collect();
                 let known = OTHER_NAMES.iter().find(|(name, _)| *name == fold(id));
                 let hint = match known {
@@ -256,7 +256,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn oversubscription(&mut self) -> Result<Oversubscription, SpecError> {
+    pub(super) fn oversubscription(&mut self) -> Result<Oversubscription, SpecError> {
         let place = self.word();
         let Some((down, up)) = self.text[place.clone()].split_once(':') else {
             return self.error(
@@ -288,7 +288,7 @@ fn network_id(spec: &LinkSpec) -> Option<String> {
 }
 
 /// What people call networks and NICs, with the names to write.
-const OTHER_NAMES: [(&str, &str); 9] = [
+const OTHER_NAMES: [(&str, &str); 12] = [
     ("infiniband", "its rate: `edr`, `hdr`, `ndr` or `xdr`"),
     ("ib", "its rate, too: `ib100`, `ib200`, `ib400`"),
     ("roce", "its rate, too: `roce100`, `roce400`"),
@@ -298,6 +298,9 @@ const OTHER_NAMES: [(&str, &str); 9] = [
     ("cx6", "the port of the ConnectX-6: `hdr`, `roce200`"),
     ("cx7", "the port of the ConnectX-7: `ndr`, `roce400`"),
     ("cx8", "the port of the ConnectX-8: `xdr`, `roce800`"),
+    ("cx9", "the port of the ConnectX-9: `xdr`, `roce800`"),
+    ("spectrumx", "its rate as RoCE: `roce400`, `roce800`"),
+    ("omnipath", "its rate: `opa100`, `opa400`"),
 ];
 
 /// At most 40 characters of a name.

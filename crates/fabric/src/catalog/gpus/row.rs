@@ -29,7 +29,7 @@ pub(super) struct Row {
     memory_gb_per_second: u64,
     source: &'static str,
     links: GpuLinks,
-    c2c_links: u32,
+    c2c: Option<(&'static LinkSpec, u32)>,
     pcie: (u8, u8),
     pci_devices: &'static [u16],
     price: Price,
@@ -47,7 +47,7 @@ impl Row {
             memory_gb_per_second: 0,
             source: "",
             links: GpuLinks::Absent(""),
-            c2c_links: 0,
+            c2c: None,
             pcie: (0, 0),
             pci_devices: &[],
             price: Price::OnRequest,
@@ -76,8 +76,8 @@ impl Row {
         self
     }
 
-    pub(super) const fn c2c(mut self, links: u32) -> Self {
-        self.c2c_links = links;
+    pub(super) const fn c2c(mut self, link: &'static LinkSpec, links: u32) -> Self {
+        self.c2c = Some((link, links));
         self
     }
 
@@ -102,7 +102,7 @@ impl Row {
             memory: Bytes::from_gb(self.memory_gb),
             memory_rate: Figure::nominal(Rate::from_gb(self.memory_gb_per_second), self.source),
             links: self.links,
-            c2c_links: self.c2c_links,
+            c2c: self.c2c,
             pcie: self.pcie,
             pci_devices: self.pci_devices,
             price: self.price,

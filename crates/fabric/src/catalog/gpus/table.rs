@@ -1,16 +1,19 @@
 //! The table of GPUs, one row per model.
 //!
-//! Memory sizes are those of the data sheets. PCI device ids are from the public PCI id repository. Launch prices are
-//! given where the maker announced one for the card itself.
+//! Memory sizes are those that the maker advertises for one GPU of the product: 180 GB for a B200 and 270 GB for a B300,
+//! whose chips have 192 and 288 GB. PCI device ids are from the public PCI id repository. Launch prices are given where the
+//! maker announced one for the card itself. Google's TPUs and AWS's Trainium are out of scope.
 
 use super::GpuModel;
 use super::row::{amd, intel, nvidia};
-use crate::catalog::links::{NVLINK, NVLINK3_GEFORCE, XE_LINK, XGMI2, XGMI3, XGMI4, XGMI4_MI350};
+use crate::catalog::links::{
+    C2C, C2C_GB10, C2C_VERA, NVLINK, NVLINK3_GEFORCE, XE_LINK, XGMI2, XGMI3, XGMI4, XGMI4_MI350,
+};
 
+const NO_NVLINK_ON_V100_PCIE: &str = "the PCIe V100 has no NVLink connector: only the SXM modules have";
 const NO_NVLINK_ON_ADA: &str = "Ada cards have no NVLink connector: GPUs communicate over PCIe only";
 const NO_NVLINK_ON_BLACKWELL_CARDS: &str =
     "Blackwell cards have no NVLink connector: GPUs communicate over PCIe only";
-const BLACKWELL_ULTRA: &str = "NVIDIA technical blog, Inside NVIDIA Blackwell Ultra";
 
 /// Every GPU of the catalog, by maker, data-centre parts before cards, oldest first.
 pub static GPUS: &[GpuModel] = &[
@@ -34,6 +37,16 @@ pub static GPUS: &[GpuModel] = &[
         .wired(&NVLINK[1], 6)
         .pcie(3, 16, &[0x1db5, 0x1db8])
         .model(),
+    nvidia("v100-pcie-16gb", "NVIDIA V100 PCIe 16GB", 2017, 70)
+        .memory(16, 900, "NVIDIA V100 data sheet")
+        .absent(NO_NVLINK_ON_V100_PCIE)
+        .pcie(3, 16, &[0x1db4])
+        .model(),
+    nvidia("v100-pcie", "NVIDIA V100 PCIe 32GB", 2018, 70)
+        .memory(32, 900, "NVIDIA V100 data sheet")
+        .absent(NO_NVLINK_ON_V100_PCIE)
+        .pcie(3, 16, &[0x1db6])
+        .model(),
     nvidia("a100-40gb", "NVIDIA A100 SXM4 40GB", 2020, 80)
         .memory(40, 1_555, "NVIDIA A100 data sheet")
         .wired(&NVLINK[2], 12)
@@ -44,6 +57,17 @@ pub static GPUS: &[GpuModel] = &[
         .wired(&NVLINK[2], 12)
         .pcie(4, 16, &[0x20b2])
         .model(),
+    // Export versions of the A100 and the H100 have 8 of the links.
+    nvidia("a800", "NVIDIA A800 SXM4 80GB", 2022, 80)
+        .memory(80, 2_039, "NVIDIA A800 data sheet: 400 GB/s of NVLink (unverified)")
+        .wired(&NVLINK[2], 8)
+        .pcie(4, 16, &[0x20f3])
+        .model(),
+    nvidia("a100-pcie-40gb", "NVIDIA A100 PCIe 40GB", 2020, 80)
+        .memory(40, 1_555, "NVIDIA A100 data sheet")
+        .bridge(&NVLINK[2], 12, 3)
+        .pcie(4, 16, &[0x20f1])
+        .model(),
     nvidia("a100-pcie", "NVIDIA A100 PCIe 80GB", 2021, 80)
         .memory(80, 1_935, "NVIDIA A100 data sheet")
         .bridge(&NVLINK[2], 12, 3)
@@ -53,6 +77,11 @@ pub static GPUS: &[GpuModel] = &[
         .memory(80, 3_350, "NVIDIA H100 data sheet")
         .wired(&NVLINK[3], 18)
         .pcie(5, 16, &[0x2330])
+        .model(),
+    nvidia("h800", "NVIDIA H800 SXM5 80GB", 2023, 90)
+        .memory(80, 3_350, "NVIDIA H800 data sheet: 400 GB/s of NVLink (unverified)")
+        .wired(&NVLINK[3], 8)
+        .pcie(5, 16, &[0x2324])
         .model(),
     // The chip has 18 links; the card's three connectors bring out 12, 600 GB/s both ways.
     nvidia("h100-pcie", "NVIDIA H100 PCIe 80GB", 2022, 90)
@@ -69,8 +98,14 @@ pub static GPUS: &[GpuModel] = &[
     nvidia("gh200", "NVIDIA GH200 96GB", 2023, 90)
         .memory(96, 4_000, "NVIDIA GH200 data sheet")
         .wired(&NVLINK[3], 18)
-        .c2c(10)
+        .c2c(&C2C, 10)
         .pcie(4, 1, &[0x2342])
+        .model(),
+    nvidia("gh200-144gb", "NVIDIA GH200 144GB", 2024, 90)
+        .memory(144, 4_900, "NVIDIA GH200 data sheet")
+        .wired(&NVLINK[3], 18)
+        .c2c(&C2C, 10)
+        .pcie(4, 1, &[0x2348])
         .model(),
     nvidia("h20", "NVIDIA H20 96GB", 2024, 90)
         .memory(96, 4_000, "NVIDIA H20 data sheet")
@@ -82,40 +117,73 @@ pub static GPUS: &[GpuModel] = &[
         .wired(&NVLINK[3], 18)
         .pcie(5, 16, &[0x2335])
         .model(),
+    // Bridges of two or of four cards, over all 18 links.
+    nvidia("h200-nvl", "NVIDIA H200 NVL 141GB", 2024, 90)
+        .memory(141, 4_800, "NVIDIA H200 data sheet: 900 GB/s of NVLink over a bridge of 2 or 4 cards")
+        .bridge(&NVLINK[3], 18, 3)
+        .pcie(5, 16, &[0x233b])
+        .model(),
     nvidia("b200", "NVIDIA B200 180GB", 2024, 100)
-        .memory(180, 8_000, "NVIDIA DGX B200 data sheet: 1,440 GB and 64 TB/s over 8 GPUs")
+        .memory(180, 8_000, "NVIDIA DGX B200 data sheet: 1,440 GB and 64 TB/s over 8 GPUs; HGX sheets have 7.7 TB/s each")
         .wired(&NVLINK[4], 18)
         .pcie(5, 16, &[0x2901])
         .model(),
-    // As on the GH200; width and generation of the PCI function are unverified.
+    // The slot is that of p6e-gb200, to a switch whose link to Grace is one lane of Gen4; data moves over C2C.
     nvidia("gb200", "NVIDIA GB200 186GB", 2024, 100)
         .memory(186, 8_000, "NVIDIA GB200 NVL72 data sheet: 13.4 TB and 576 TB/s over 72 GPUs")
         .wired(&NVLINK[4], 18)
-        .c2c(5)
-        .pcie(5, 1, &[0x2941])
+        .c2c(&C2C, 5)
+        .pcie(5, 16, &[0x2941])
         .model(),
-    nvidia("b300", "NVIDIA B300 288GB", 2025, 103)
-        .memory(288, 8_000, BLACKWELL_ULTRA)
+    nvidia("b300", "NVIDIA B300 270GB", 2025, 103)
+        .memory(270, 8_000, "NVIDIA HGX B300 data sheet: 2.1 TB over 8 GPUs; sheets differ on the rate, 7.7 or 8 TB/s")
         .wired(&NVLINK[4], 18)
         .pcie(6, 16, &[0x3182])
         .model(),
-    nvidia("gb300", "NVIDIA GB300 288GB", 2025, 103)
-        .memory(288, 8_000, BLACKWELL_ULTRA)
+    nvidia("gb300", "NVIDIA GB300 279GB", 2025, 103)
+        .memory(279, 8_000, "NVIDIA GB300 NVL72 data sheet: 20 TB and 576 TB/s over 72 GPUs")
         .wired(&NVLINK[4], 18)
-        .c2c(5)
+        .c2c(&C2C, 5)
         .pcie(6, 16, &[0x31c2])
+        .model(),
+    // Slot, device id and C2C links are those of a published topology dump.
+    nvidia("vr200", "NVIDIA Rubin VR200 288GB", 2026, 107)
+        .memory(288, 22_000, "NVIDIA Vera Rubin NVL72 product page: 20.7 TB and 1,580 TB/s over 72 GPUs, preliminary (unverified)")
+        .wired(&NVLINK[5], 36)
+        .c2c(&C2C_VERA, 7)
+        .pcie(6, 2, &[0x307f])
         .model(),
     // CPU and GPU share one memory; NVML reports 8 C2C links and a Gen1 x16 PCI function.
     nvidia("gb10", "NVIDIA GB10 (DGX Spark)", 2025, 121)
         .memory(128, 273, "NVIDIA DGX Spark data sheet")
         .absent("the GB10 has no NVLink: two DGX Sparks connect through their ConnectX-7 ports")
-        .c2c(8)
+        .c2c(&C2C_GB10, 8)
         .pcie(1, 16, &[0x2e12])
         .model(),
     nvidia("a10g", "NVIDIA A10G", 2021, 86)
-        .memory(24, 600, "NVIDIA A10 data sheet")
+        .memory(24, 600, "AWS EC2 G5 instance types: 24 GB; the rate is that of the A10 (unverified)")
         .absent("the A10G has no NVLink connector: GPUs communicate over PCIe only")
         .pcie(4, 16, &[0x2237])
+        .model(),
+    nvidia("t4", "NVIDIA T4", 2018, 75)
+        .memory(16, 320, "NVIDIA T4 data sheet")
+        .absent("the T4 has no NVLink connector: GPUs communicate over PCIe only")
+        .pcie(3, 16, &[0x1eb8])
+        .model(),
+    nvidia("a40", "NVIDIA A40", 2020, 86)
+        .memory(48, 696, "NVIDIA A40 data sheet: 112.5 GB/s of NVLink both ways")
+        .bridge(&NVLINK3_GEFORCE, 4, 1)
+        .pcie(4, 16, &[0x2235])
+        .model(),
+    nvidia("l4", "NVIDIA L4", 2023, 89)
+        .memory(24, 300, "NVIDIA L4 data sheet")
+        .absent(NO_NVLINK_ON_ADA)
+        .pcie(4, 16, &[0x27b8])
+        .model(),
+    nvidia("l40", "NVIDIA L40", 2022, 89)
+        .memory(48, 864, "NVIDIA L40 data sheet")
+        .absent(NO_NVLINK_ON_ADA)
+        .pcie(4, 16, &[0x26b5])
         .model(),
     nvidia("l40s", "NVIDIA L40S", 2023, 89)
         .memory(48, 864, "NVIDIA L40S data sheet")
@@ -139,6 +207,11 @@ pub static GPUS: &[GpuModel] = &[
         .absent(NO_NVLINK_ON_ADA)
         .pcie(4, 16, &[0x2684])
         .list_usd(1_599)
+        .model(),
+    nvidia("rtx6000ada", "RTX 6000 Ada Generation", 2022, 89)
+        .memory(48, 960, "NVIDIA RTX 6000 Ada data sheet")
+        .absent(NO_NVLINK_ON_ADA)
+        .pcie(4, 16, &[0x26b1])
         .model(),
     nvidia("rtx4070tis", "GeForce RTX 4070 Ti SUPER", 2024, 89)
         .memory(16, 672, "NVIDIA GeForce RTX 4070 family page")
@@ -167,11 +240,23 @@ pub static GPUS: &[GpuModel] = &[
         .wired(&XGMI2, 3)
         .pcie(4, 16, &[0x738c])
         .model(),
+    // Bridges of two or of four cards, over all three links.
+    amd("mi210", "AMD Instinct MI210", 2022, 910)
+        .memory(64, 1_638, "AMD Instinct MI210 data sheet: 300 GB/s of Infinity Fabric both ways")
+        .bridge(&XGMI3, 3, 3)
+        .pcie(4, 16, &[0x740f])
+        .model(),
     // One of the two dies, each of which is a GPU to programs. One of a die's eight links leads to the host.
     amd("mi250x", "AMD Instinct MI250X, one die", 2021, 910)
         .memory(64, 1_638, "AMD Instinct MI250X data sheet: 128 GB and 3.2 TB/s over two dies")
         .wired(&XGMI3, 7)
         .pcie(4, 16, &[0x7408, 0x740c])
+        .model(),
+    // CPU and GPU share one memory and one package. Four of these in a node have two links between each two.
+    amd("mi300a", "AMD Instinct MI300A", 2023, 942)
+        .memory(128, 5_300, "AMD Instinct MI300A data sheet")
+        .wired(&XGMI4, 6)
+        .pcie(5, 16, &[0x74a0])
         .model(),
     amd("mi300x", "AMD Instinct MI300X", 2023, 942)
         .memory(192, 5_300, "AMD Instinct MI300X data sheet")
@@ -182,6 +267,11 @@ pub static GPUS: &[GpuModel] = &[
         .memory(256, 6_000, "AMD Instinct MI325X data sheet")
         .wired(&XGMI4, 7)
         .pcie(5, 16, &[0x74a5])
+        .model(),
+    amd("mi350x", "AMD Instinct MI350X", 2025, 950)
+        .memory(288, 8_000, "AMD Instinct MI350X data sheet")
+        .wired(&XGMI4_MI350, 7)
+        .pcie(5, 16, &[0x75a0])
         .model(),
     amd("mi355x", "AMD Instinct MI355X", 2025, 950)
         .memory(288, 8_000, "AMD Instinct MI355X data sheet")

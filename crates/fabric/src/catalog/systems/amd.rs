@@ -1,19 +1,47 @@
 //! AMD Instinct platforms.
 
 use super::System;
-use super::chassis::GENOA;
+use super::chassis::{Chassis, GENOA, TRENTO, TURIN};
 use super::server::{Server, Wiring};
+use crate::fabric::Fabric;
+use crate::link::{LinkKind, Network};
 
 /// The Instinct platforms.
-pub(super) static SYSTEMS: &[System] = &[System {
-    name: "8x-mi300x",
-    summary: "8x MI300X, one xGMI link between each pair",
-    source: "AMD Instinct MI300X platform data sheet; MLPerf system 8xMI300X_2xEPYC-9374F",
-    build: |system| MI300X_PLATFORM.build(system),
-}];
+pub(super) static SYSTEMS: &[System] = &[
+    System::new(
+        "8x-mi300x",
+        "8x MI300X, one xGMI link between each pair",
+        "AMD Instinct MI300X platform data sheet; MLPerf system 8xMI300X_2xEPYC-9374F",
+        |system| PLATFORM.build(system),
+    ),
+    System::new(
+        "8x-mi325x",
+        "8x MI325X, one xGMI link between each pair",
+        "AMD Instinct MI325X platform data sheet; the host is that of 8x-mi300x (unverified)",
+        |system| Server { gpu: "mi325x", ..PLATFORM }.build(system),
+    ),
+    System::new(
+        "8x-mi350x",
+        "8x MI350X, one xGMI link between each pair",
+        "AMD Instinct MI350X platform data sheet; host unverified",
+        |system| Server { gpu: "mi350x", cpus: TURIN, ..PLATFORM }.build(system),
+    ),
+    System::new(
+        "8x-mi355x",
+        "8x MI355X, one xGMI link between each pair",
+        "AMD Instinct MI355X platform data sheet; host unverified",
+        |system| Server { gpu: "mi355x", cpus: TURIN, ..PLATFORM }.build(system),
+    ),
+    System::new(
+        "frontier-node",
+        "4x MI250X, 8 dies joined by 1, 2 or 4 xGMI links, 4x Slingshot 200G",
+        "RCCL tools/topo_expl/models/topo_8p_90a.xml for the pairs; OLCF Frontier user guide for the rest (unverified)",
+        frontier_node,
+    ),
+];
 
 /// Seven of a GPU's eight links go to the seven other GPUs; the eighth is its PCIe slot.
-const MI300X_PLATFORM: Server = Server {
+const PLATFORM: Server = Server {
     gpu: "mi300x",
     cpus: GENOA,
     numa_nodes: 2,
@@ -24,3 +52,35 @@ const MI300X_PLATFORM: Server = Server {
     nics: None,
     wiring: Wiring::FullMesh(1),
 };
+
+/// A node of Frontier, and of LUMI's partition G. Each die has an xGMI link to the CPU, which is a PCIe slot here. The NIC of
+/// each package is on the last link of its odd die, which is a PCIe switch for both here.
+fn frontier_node(system: &'static System) -> Fabric {
+    let mut chassis = Chassis::new(system);
+    let (_, numa) = chassis.host(TRENTO, 4);
+    let mut dies = Vec::new();
+    for node in [3, 1, 0, 2] {
+        dies.push(chassis.gpu(numa[node], "mi250x"));
+        let switch = chassis.pcie_switch(numa[node], 4);
+        dies.push(chassis.gpu(switch, "mi250x"));
+        chassis.nic(switch, LinkKind::Network { network: Network::Slingshot, gbit: 200 }, 4, 16);
+    }
+    chassis.wire_pairs(&dies, &MI250X_PAIRS);
+    chassis.finish()
+}
+
+/// Four links inside a package, one or two between packages.
+const MI250X_PAIRS: [(usize, usize, u32); 12] = [
+    (0, 1, 4),
+    (2, 3, 4),
+    (4, 5, 4),
+    (6, 7, 4),
+    (0, 6, 2),
+    (2, 4, 2),
+    (0, 2, 1),
+    (1, 3, 1),
+    (1, 5, 1),
+    (3, 7, 1),
+    (4, 6, 1),
+    (5, 7, 1),
+];

@@ -39,9 +39,17 @@ pub(super) const ROME: Cpus = amd(Socket::AmdZen2, 23, 49, 4);
 pub(super) const MILAN: Cpus = amd(Socket::AmdZen4, 25, 1, 4);
 /// AMD Genoa (Zen 4).
 pub(super) const GENOA: Cpus = amd(Socket::AmdZen4, 25, 17, 5);
+/// AMD Trento, the Milan of Frontier.
+pub(super) const TRENTO: Cpus = amd(Socket::AmdZen4, 25, 48, 4);
+/// AMD Turin (Zen 5).
+pub(super) const TURIN: Cpus = amd(Socket::AmdZen5, 26, 2, 5);
 /// NVIDIA Grace.
 pub(super) const GRACE: Cpus =
     Cpus { socket: Socket::Grace, arch: "arm64", vendor: "NVIDIA", family: 0, model: 0, pcie: 5 };
+/// NVIDIA Vera. Its NUMA nodes are connected as those of Grace, as far as NCCL's constants say.
+pub(super) const VERA: Cpus = Cpus { pcie: 6, ..GRACE };
+/// The CPU of the GB10, which has one NUMA node.
+pub(super) const GB10: Cpus = Cpus { vendor: "ARM", socket: Socket::Other, ..GRACE };
 
 const fn intel(socket: Socket, model: u32, pcie: u8) -> Cpus {
     Cpus { socket, arch: "x86_64", vendor: "GenuineIntel", family: 6, model, pcie }
@@ -99,7 +107,17 @@ impl Chassis {
 
     /// A PCIe switch of a generation below a parent, over 16 lanes.
     pub(super) fn pcie_switch(&mut self, parent: DeviceId, generation: u8) -> DeviceId {
-        let switch = self.slot(parent, DeviceKind::PcieSwitch, generation, 16);
+        self.pcie_switch_over(parent, generation, (generation, 16))
+    }
+
+    /// A PCIe switch of a generation below a parent, over an uplink of a generation and width.
+    pub(super) fn pcie_switch_over(
+        &mut self,
+        parent: DeviceId,
+        generation: u8,
+        uplink: (u8, u8),
+    ) -> DeviceId {
+        let switch = self.slot(parent, DeviceKind::PcieSwitch, uplink.0, uplink.1);
         let numa = self.parents[&parent].numa;
         self.parents.insert(switch, Upstream { numa, generation });
         switch
@@ -108,13 +126,18 @@ impl Chassis {
     /// A GPU below a PCIe switch, or on its own root port where the parent is a NUMA node. Its C2C links, if any, lead
     /// to its NUMA node.
     pub(super) fn gpu(&mut self, parent: DeviceId, id: &str) -> DeviceId {
+        self.gpu_in_slot(parent, id, model(id).pcie)
+    }
+
+    /// The same in a slot of another generation and width than the GPU's own.
+    pub(super) fn gpu_in_slot(&mut self, parent: DeviceId, id: &str, pcie: (u8, u8)) -> DeviceId {
         let model = model(id);
         let sm = (model.vendor == gpus::Vendor::Nvidia).then_some(model.architecture);
         let kind = DeviceKind::Gpu(Gpu { model: Some(model), sm, ranks: Vec::new() });
-        let gpu = self.slot(parent, kind, model.pcie.0, model.pcie.1);
-        if model.c2c_links > 0 {
+        let gpu = self.slot(parent, kind, pcie.0, pcie.1);
+        if let Some((link, count)) = model.c2c {
             let numa = self.parents[&parent].numa;
-            self.wire(numa, gpu, model.c2c_links, &links::C2C);
+            self.wire(numa, gpu, count, link);
         }
         gpu
     }

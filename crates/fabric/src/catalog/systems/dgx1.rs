@@ -6,21 +6,21 @@ use super::server::{Server, Wiring};
 
 /// The DGX-1 systems.
 pub(super) static SYSTEMS: &[System] = &[
-    System {
-        name: "dgx-1-p100",
-        summary: "8x P100 in a hybrid cube mesh of 16 NVLinks",
-        source: "NVIDIA DGX-1 system architecture whitepaper WP-08437",
-        build: |system| {
+    System::new(
+        "dgx-1-p100",
+        "8x P100 in a hybrid cube mesh of 16 NVLinks",
+        "NVIDIA DGX-1 system architecture whitepaper WP-08437",
+        |system| {
             let wiring = Wiring::Pairs(&P100_PAIRS);
             Server { gpu: "p100", wiring, ..DGX1 }.build(system)
         },
-    },
-    System {
-        name: "dgx-1-v100",
-        summary: "8x V100 in a hybrid cube mesh of 24 NVLinks",
-        source: "NVIDIA DGX-1 system architecture whitepaper WP-08437; NCCL topology dump in NVIDIA/nccl issue 671",
-        build: |system| DGX1.build(system),
-    },
+    ),
+    System::new(
+        "dgx-1-v100",
+        "8x V100 in a hybrid cube mesh of 24 NVLinks",
+        "NVIDIA DGX-1 system architecture whitepaper WP-08437; NCCL topology dump in NVIDIA/nccl issue 671",
+        |system| DGX1.build(system),
+    ),
 ];
 
 /// Two sockets with two PCIe switches each and two GPUs per switch. The four InfiniBand EDR cards are left out: a spec

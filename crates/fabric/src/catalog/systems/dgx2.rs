@@ -6,12 +6,12 @@ use crate::catalog::links;
 use crate::fabric::Fabric;
 
 /// The DGX-2.
-pub(super) static SYSTEMS: &[System] = &[System {
-    name: "dgx-2",
-    summary: "16x V100 on two boards, 12 NVSwitches",
-    source: "NVIDIA DGX-2 / NVSwitch whitepaper; nvidia-smi topo -m of a DGX-2 in NVIDIA/nccl-tests issue 78",
-    build: dgx2,
-}];
+pub(super) static SYSTEMS: &[System] = &[System::new(
+    "dgx-2",
+    "16x V100 on two boards, 12 NVSwitches",
+    "NVIDIA DGX-2 / NVSwitch whitepaper; nvidia-smi topo -m of a DGX-2 in NVIDIA/nccl-tests issue 78",
+    dgx2,
+)];
 
 /// Each socket has one board: two PCIe switches, two more below each, two GPUs below each of those. Each of its six
 /// NVSwitches has one link to each of the eight GPUs and eight to its counterpart on the other board: 16 of 18 ports.

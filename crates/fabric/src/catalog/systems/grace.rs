@@ -1,38 +1,60 @@
-//! Grace systems: GPUs with a CPU in the same package, connected within a node, a rack or a hall.
+//! Systems of GPUs with a CPU in the same package, connected within a node, a rack or a hall.
 
 use super::System;
-use super::chassis::{Chassis, GRACE};
+use super::chassis::{Chassis, GB10, GRACE};
+use super::rack::Rack;
 use crate::catalog::links;
 use crate::fabric::Fabric;
+use crate::link::{LinkKind, Network};
 
-/// The Grace systems.
+/// The systems with Grace, Vera or GB10.
 pub(super) static SYSTEMS: &[System] = &[
-    System {
-        name: "4x-gh200",
-        summary: "4x GH200, 6 NVLinks between each pair",
-        source: "HPE Cray EX254n, as in Alps: docs.cscs.ch/alps/hardware",
-        build: quad_gh200,
-    },
-    System {
-        name: "dgx-gh200",
-        summary: "256x GH200 in one NVLink domain: 96 + 36 switch trays",
-        source: "NVIDIA GH200 Grace Hopper whitepaper: DGX GH200",
-        build: dgx_gh200,
-    },
-    System {
-        name: "gb200-nvl72",
-        summary: "72x GB200 in one NVLink domain: 18 compute trays, 9 switch trays",
-        source: "NVIDIA DGX GB200 user guide; multi-node NVLink tuning guide",
-        build: |system| nvl72(system, "gb200", None),
-    },
-    System {
-        name: "gb300-nvl72",
-        summary: "72x GB300 in one NVLink domain: 18 compute trays, 9 switch trays",
-        source: "NVIDIA NVL72 AI Factory enterprise reference architecture",
-        // Each GPU is behind the PCIe switch of a ConnectX-8, Gen6 to the GPU and Gen5 to Grace (unverified).
-        build: |system| nvl72(system, "gb300", Some(6)),
-    },
+    System::new(
+        "4x-gh200",
+        "4x GH200, 6 NVLinks between each pair",
+        "HPE Cray EX254n, as in Alps: docs.cscs.ch/alps/hardware",
+        quad_gh200,
+    ),
+    System::new(
+        "dgx-gh200",
+        "256x GH200 in one NVLink domain: 96 + 36 trays of two NVSwitches",
+        "NVIDIA GH200 Grace Hopper whitepaper: DGX GH200",
+        dgx_gh200,
+    ),
+    System::new(
+        "gb200-nvl72",
+        "72x GB200 in one NVLink domain: 18 compute trays, 9 switch trays",
+        "NVIDIA DGX GB200 user guide; multi-node NVLink tuning guide",
+        |system| Rack::GB200.build(system),
+    ),
+    System::new(
+        "gb300-nvl72",
+        "72x GB300 in one NVLink domain, 4x 800G ConnectX-8 in each of 18 trays",
+        "NVIDIA NVL72 AI Factory enterprise reference architecture",
+        |system| Rack::GB300.build(system),
+    ),
+    System::new(
+        "vr-nvl72",
+        "72x Rubin in one NVLink domain, 8x 800G ConnectX-9 in each of 18 trays",
+        "NVIDIA Vera Rubin NVL72 product page, preliminary (unverified)",
+        |system| Rack::RUBIN.build(system),
+    ),
+    System::new(
+        "dgx-spark",
+        "1x GB10, 1x RoCE 200G; a pair is `2x dgx-spark`",
+        "NVIDIA DGX Spark user guide; NCCL topology dump in NVIDIA/nccl pull request 2202",
+        dgx_spark,
+    ),
 ];
+
+/// The GB10 reaches its CPU over C2C. The ConnectX-7 is on two links of four lanes (unverified), which are one of eight here.
+fn dgx_spark(system: &'static System) -> Fabric {
+    let mut chassis = Chassis::new(system);
+    let (_, numa) = chassis.host(GB10, 1);
+    chassis.gpu(numa[0], "gb10");
+    chassis.nic(numa[0], LinkKind::Network { network: Network::Roce, gbit: 200 }, 5, 8);
+    chassis.finish()
+}
 
 /// Six of a GPU's 18 links to each of the three others; the even split is unverified.
 fn quad_gh200(system: &'static System) -> Fabric {
@@ -66,26 +88,5 @@ fn dgx_gh200(system: &'static System) -> Fabric {
             }
         }
     }
-    chassis.finish()
-}
-
-/// 18 trays of two Grace CPUs and four GPUs; nine trays of two NVSwitch chips, with one link between each GPU and each
-/// chip.
-fn nvl72(system: &'static System, gpu: &str, switch_generation: Option<u8>) -> Fabric {
-    let mut chassis = Chassis::new(system);
-    let mut gpus = Vec::new();
-    for _ in 0..18 {
-        let (_, numa) = chassis.host(GRACE, 2);
-        for node in numa {
-            for _ in 0..2 {
-                let parent = match switch_generation {
-                    Some(generation) => chassis.pcie_switch(node, generation),
-                    None => node,
-                };
-                gpus.push(chassis.gpu(parent, gpu));
-            }
-        }
-    }
-    chassis.nvswitches(None, &gpus, &[1; 18]);
     chassis.finish()
 }

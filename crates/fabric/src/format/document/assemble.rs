@@ -16,6 +16,7 @@ use crate::format::excerpt;
 use crate::id::{DeviceId, HostId};
 use crate::link::{LinkKind, LinkSpec, SpecId};
 use crate::nearest::did_you_mean;
+use crate::peer_access::PeerAccess;
 use crate::rate::Rate;
 use crate::spec::ClusterSpec;
 
@@ -57,6 +58,8 @@ pub(super) fn assemble(document: Document) -> Result<Fabric, DocumentError> {
         base.notes().iter().for_each(|note| assembly.builder.note(note));
     }
     document.notes.into_iter().for_each(|note| assembly.builder.note(note));
+    let access = document.peer_access.or(base.as_ref().and_then(|base| base.peer_access().setting()));
+    assembly.builder.peer_access(PeerAccess::from_setting(access));
     each("host", document.host, |entry| assembly.add_host(entry))?;
     each("device", document.device, |entry| {
         let (host, local) = assembly.place(&entry.name)?;
@@ -241,10 +244,11 @@ impl Assembly {
             kind,
             nominal: entry.nominal.map(rate_figure).transpose()?,
             effective: entry.effective.map(rate_figure).transpose()?,
-            latency: entry.latency.map(|LatencyEntry { ns, basis, source }| Figure {
+            latency: entry.latency.map(|LatencyEntry { ns, basis, source, checked }| Figure {
                 value: Nanoseconds(ns),
                 basis,
                 source,
+                checked,
             }),
         };
         let id = self.spec(spec);
@@ -257,8 +261,11 @@ impl Assembly {
         match self.types.get(id) {
             Some(spec) => Ok(*spec),
             None => {
-                let kind = self.kind_of(id)?;
-                Ok(self.spec(links::spec_of(kind)))
+                let spec = match links::variant(id) {
+                    Some(spec) => spec.clone(),
+                    None => links::spec_of(self.kind_of(id)?),
+                };
+                Ok(self.spec(spec))
             }
         }
     }
@@ -268,8 +275,11 @@ impl Assembly {
         if let Some(spec) = self.types.get(id) {
             return Ok(self.specs[spec.0 as usize].kind);
         }
+        if let Some(spec) = links::variant(id) {
+            return Ok(spec.kind);
+        }
         id.parse().map_err(|_| {
-            let ids: Vec<String> = links::all().iter().map(|spec| spec.kind.id()).collect();
+            let ids: Vec<String> = links::all().iter().map(links::id_of).collect();
             let mut all: Vec<&str> = ids.iter().chain(self.types.keys()).map(String::as_str).collect();
             all.sort_unstable();
             all.dedup();
@@ -313,6 +323,7 @@ fn rate_figure(entry: RateEntry) -> Result<LinkRate, String> {
         value: Rate::from_bytes(bytes_per_second(entry.gb_per_s_each_way)?),
         basis: entry.basis,
         source: entry.source,
+        checked: entry.checked,
     })
 }
 

@@ -21,6 +21,7 @@
 //! | `weft` | the version of this format: 1 |
 //! | `name` | the name of the fabric |
 //! | `base` | a preset or a cluster spec to start from |
+//! | `peer_access` | whether GPUs access each other's memory over PCIe; as the usual driver allows if absent |
 //! | `notes` | remarks on the description |
 //! | `[[host]]` | `name`; `system`, its system in the catalog; or `like`, a preset of one host whose devices to copy |
 //! | `[[device]]` | `name`, and the keys of its kind, see below |

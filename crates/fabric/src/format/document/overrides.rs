@@ -98,7 +98,7 @@ fn change(entry: &OverrideEntry) -> Result<Change, String> {
             if value == Rate::ZERO {
                 return Err("the rate must not be 0; to remove the links, set `remove = true`".to_owned());
             }
-            let rate = Some(Figure { value, basis: Basis::Measured, source: source.clone() });
+            let rate = Some(Figure { value, basis: Basis::Measured, source: source.clone(), checked: false });
             Ok(Change::Set { rate, count })
         }
     }

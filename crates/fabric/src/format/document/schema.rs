@@ -14,6 +14,7 @@ pub(super) struct Document {
     pub(super) weft: Option<u32>,
     pub(super) name: Option<String>,
     pub(super) base: Option<String>,
+    pub(super) peer_access: Option<bool>,
     #[serde(default)]
     pub(super) notes: Vec<String>,
     #[serde(default)]
@@ -131,6 +132,8 @@ pub(super) struct RateEntry {
     pub(super) gb_per_s_each_way: f64,
     pub(super) basis: Basis,
     pub(super) source: Source,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) checked: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -139,6 +142,8 @@ pub(super) struct LatencyEntry {
     pub(super) ns: u64,
     pub(super) basis: Basis,
     pub(super) source: Source,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) checked: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

@@ -33,6 +33,9 @@ pub enum WriteError {
 /// Writes a fabric as a TOML document.
 pub fn write_toml(fabric: &Fabric) -> Result<String, WriteError> {
     let mut out = format!("weft = {VERSION}\nname = {}\n", Toml::value(&fabric.name())?);
+    if let Some(access) = fabric.peer_access().setting() {
+        out.push_str(&format!("peer_access = {access}\n"));
+    }
     for (name, lines) in lists::<Toml>(fabric)? {
         if !lines.is_empty() {
             out.push_str(&format!("\n{name} = [\n  {},\n]\n", lines.join(",\n  ")));
@@ -44,6 +47,9 @@ pub fn write_toml(fabric: &Fabric) -> Result<String, WriteError> {
 /// Writes a fabric as a JSON document.
 pub fn write_json(fabric: &Fabric) -> Result<String, WriteError> {
     let mut out = format!("{{\n\"weft\": {VERSION},\n\"name\": {}", Json::value(&fabric.name())?);
+    if let Some(access) = fabric.peer_access().setting() {
+        out.push_str(&format!(",\n\"peer_access\": {access}"));
+    }
     for (name, lines) in lists::<Json>(fabric)? {
         if !lines.is_empty() {
             out.push_str(&format!(",\n\"{name}\": [\n  {}\n]", lines.join(",\n  ")));
@@ -170,13 +176,19 @@ fn type_entry(spec: &LinkSpec, id: &str) -> Result<LinkTypeEntry, WriteError> {
             ns: latency.value.0,
             basis: latency.basis,
             source: latency.source,
+            checked: latency.checked,
         }),
     })
 }
 
 fn rate_entry(figure: &LinkRate) -> Result<RateEntry, WriteError> {
     check_rate(figure.value)?;
-    Ok(RateEntry { gb_per_s_each_way: figure.value.gb(), basis: figure.basis, source: figure.source.clone() })
+    Ok(RateEntry {
+        gb_per_s_each_way: figure.value.gb(),
+        basis: figure.basis,
+        source: figure.source.clone(),
+        checked: figure.checked,
+    })
 }
 
 fn check_rate<S, D>(rate: Rate<S, D>) -> Result<(), WriteError> {

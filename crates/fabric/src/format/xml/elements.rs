@@ -6,6 +6,7 @@ use quick_xml::errors::{Error, IllFormedError};
 use quick_xml::events::Event;
 use quick_xml::events::attributes::Attributes;
 
+use crate::format::lines::Lines;
 use crate::format::{ReadError, excerpt};
 
 /// Nesting of elements. Real files have eight levels.
@@ -93,7 +94,7 @@ pub(super) fn parse(text: &str) -> Result<Document<'_>, ReadError> {
         document: Document::default(),
         open: Vec::new(),
         attributes: 0,
-        lines: Lines { text: text.as_bytes(), offset: 0, line: 1 },
+        lines: Lines::of(text),
         text,
     };
     let mut reader = Reader::from_str(text);
@@ -306,21 +307,4 @@ fn wrong_root(name: &str) -> String {
         _ => "",
     };
     format!("the root element is <{}>, expected <system>{hint}", excerpt(name))
-}
-
-/// Line numbers of increasing offsets; each byte is counted once.
-struct Lines<'a> {
-    text: &'a [u8],
-    offset: usize,
-    line: usize,
-}
-
-impl Lines<'_> {
-    fn at(&mut self, offset: usize) -> usize {
-        if let Some(passed) = self.text.get(self.offset..offset) {
-            self.line += passed.iter().filter(|&&b| b == b'\n').count();
-            self.offset = offset;
-        }
-        self.line
-    }
 }

@@ -13,7 +13,7 @@ use super::switches::SwitchKey;
 use crate::catalog::gpus::Vendor;
 use crate::catalog::links;
 use crate::device::{BusId, Device, DeviceKind, PciClass};
-use crate::figure::{Basis, Figure, Source};
+use crate::figure::Figure;
 use crate::format::ReadError;
 use crate::id::DeviceId;
 use crate::link::{LinkKind, LinkSpec, SpecId};
@@ -207,19 +207,13 @@ impl LinkReader<'_, '_, '_> {
             return Ok(());
         };
         let megabytes = element.small_number("bw").unwrap_or(0).max(0) as u64;
-        let known = links::C2C.effective.as_ref().map(|figure| figure.value);
-        let spec = if known == Some(Rate::from_mb(megabytes)) {
-            links::C2C.clone()
-        } else {
-            LinkSpec {
-                nominal: None,
-                effective: Some(Figure {
-                    value: Rate::from_mb(megabytes),
-                    basis: Basis::Effective,
-                    source: Source::named("c2c bw of the topology file"),
-                }),
-                ..links::C2C.clone()
-            }
+        // NCCL writes the speed of the link that NVML reports, not a rate that transfers reach.
+        let spec = LinkSpec {
+            nominal: Some(Figure::nominal(
+                Rate::from_mb(megabytes),
+                "c2c bw of the topology file: NVML's link speed",
+            )),
+            ..links::C2C.clone()
         };
         self.link_elements.push(LinkElement {
             source: gpu,

@@ -36,6 +36,7 @@ fn assumed_pcie(width: u8) -> LinkSpec {
         nominal: None,
         effective: links::pcie(3, width).effective.map(|figure| Figure {
             source: crate::figure::Source::named("NCCL's default where a file names no link speed"),
+            checked: true,
             ..figure
         }),
         ..links::pcie(3, width)

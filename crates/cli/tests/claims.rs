@@ -1,5 +1,6 @@
 //! What others say about GPU interconnects, checked: docs/claims.toml holds the claims, and this test runs the command of
-//! each, works out the verdict, fails where it is not the recorded one, and keeps docs/claims.md as it should be.
+//! each, works out the verdict, fails where it is not the recorded one, and keeps docs/claims.md as it should be. A claim that
+//! no command answers names lines of files (tests, measurements), and this test fails where such a line is gone.
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
@@ -14,9 +15,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::{env, fs};
 
-use book::{Check, DOCUMENTS, Said, State, Verdict, claims};
+use book::{Check, DOCUMENTS, Said, State, Verdict, claims, has_line};
 use common::{assert_current, scratch, shell};
-use page::{cell, page, row, shown};
+use page::{Section, cell, page, row, shown, shown_row};
 use serde_json::Value as Json;
 
 /// What a check came to.
@@ -88,15 +89,22 @@ fn verdicts_match_the_computed_values() {
     let claims = claims();
     let mut runner = Runner::default();
     let mut wrong = Vec::new();
-    let mut sections: [(String, String); DOCUMENTS.len()] = Default::default();
+    let mut sections: [Section; DOCUMENTS.len()] = Default::default();
     let mut counts: BTreeMap<(usize, &str), usize> = BTreeMap::new();
     for claim in &claims {
-        let (checked, open) = &mut sections[claim.document - 1];
-        let word = match &claim.state {
+        let section = &mut sections[claim.document - 1];
+        let verdict = match &claim.state {
             State::Open { need, why } => {
                 let need = format!("{need:?}").to_lowercase();
-                writeln!(open, "| {} | {need} | {why} |", cell(&claim.quote)).unwrap();
-                "open"
+                writeln!(section.open, "| {} | {need} | {why} |", cell(&claim.quote)).unwrap();
+                None
+            }
+            State::Shown(answer) => {
+                for gone in answer.evidence.iter().filter(|evidence| !evidence.stands()) {
+                    wrong.push(format!("{}: no line of {} has `{}`", claim.id, gone.file, gone.has));
+                }
+                section.shown.push_str(&shown_row(claim, answer));
+                Some(answer.verdict)
             }
             State::Checked(check) => {
                 match runner.compute(check) {
@@ -108,12 +116,17 @@ fn verdicts_match_the_computed_values() {
                                 claim.id, check.verdict
                             ));
                         }
-                        checked.push_str(&row(claim, check, &found));
+                        section.checked.push_str(&row(claim, check, &found));
                     }
                     Err(error) => wrong.push(format!("{}: {error}", claim.id)),
                 }
-                if check.verdict == Verdict::Holds { "hold" } else { "refuted" }
+                Some(check.verdict)
             }
+        };
+        let word = match verdict {
+            None => "open",
+            Some(Verdict::Holds) => "hold",
+            Some(Verdict::Refuted) => "refuted",
         };
         *counts.entry((claim.document, word)).or_default() += 1;
     }
@@ -133,14 +146,7 @@ fn quotes_occur_in_the_shared_documents() {
     let texts: Vec<_> = files.iter().map(|file| fs::read_to_string(file).unwrap()).collect();
     assert_eq!(texts.len(), DOCUMENTS.len(), "in {}", folder.display());
     for claim in claims() {
-        let stands = texts[claim.document - 1].lines().any(|line| {
-            let mut rest = line;
-            claim.quote.split(" ... ").all(|part| {
-                let found = rest.find(part);
-                rest = found.map_or("", |at| &rest[at + part.len()..]);
-                found.is_some()
-            })
-        });
+        let stands = has_line(&texts[claim.document - 1], &claim.quote);
         assert!(stands, "{}: document {} does not say `{}`", claim.id, claim.document, claim.quote);
     }
 }

@@ -122,24 +122,49 @@ fn wrong_arguments_and_files_exit_with_2() {
 /// takes more than 256 MB is killed.
 #[test]
 fn hostile_files_are_refused_within_256_megabytes() {
-    let folder = scratch("hostile");
-    for (file, head, repeated, megabytes) in [
-        ("nested.xml", "<system version=\"1\">\n", "<cpu numaid=\"0\">\n", 100),
-        ("nested-60.xml", "<system version=\"1\">\n", "<pci busid=\"0\">\n", 60),
-        ("flat.xml", "<system version=\"1\">\n", "<cpu numaid=\"0\"/>\n", 60),
-        ("comment.xml", "<!--", "- -", 60),
-        ("nested.json", "{\"weft\": 1, \"host\": ", "[", 60),
-        ("flat.json", "{\"weft\": 1, \"host\": [", "{},", 60),
-        ("nested.toml", "weft = 1\nhost = ", "[", 60),
-        ("flat.toml", "weft = 1\n", "[[host]]\n", 60),
-        ("matrix.txt", "\tGPU0\tGPU1\n", "GPU0\tX\tNV4\n", 60),
-        ("recording.txt", "# weft recording 1\n", "a = b\n", 60),
-        ("zeros", "", "\0\0\0\0\0\0\0\0", 100),
-    ] {
+    refuse_within_256_megabytes(
+        "hostile",
+        &[
+            ("nested.xml", "<system version=\"1\">\n", "<cpu numaid=\"0\">\n", 100),
+            ("nested-60.xml", "<system version=\"1\">\n", "<pci busid=\"0\">\n", 60),
+            ("flat.xml", "<system version=\"1\">\n", "<cpu numaid=\"0\"/>\n", 60),
+            ("comment.xml", "<!--", "- -", 60),
+            ("nested.json", "{\"weft\": 1, \"host\": ", "[", 60),
+            ("flat.json", "{\"weft\": 1, \"host\": [", "{},", 60),
+            ("nested.toml", "weft = 1\nhost = ", "[", 60),
+            ("flat.toml", "weft = 1\n", "[[host]]\n", 60),
+            ("matrix.txt", "\tGPU0\tGPU1\n", "GPU0\tX\tNV4\n", 60),
+            ("recording.txt", "# weft recording 1\n", "a = b\n", 60),
+            ("zeros", "", "\0\0\0\0\0\0\0\0", 100),
+        ],
+    );
+}
+
+/// The same for files of networks and of lstopo.
+#[test]
+fn hostile_networks_are_refused_within_256_megabytes() {
+    refuse_within_256_megabytes(
+        "hostile-networks",
+        &[
+            ("list.conf", "SwitchName=a Nodes=a", ",a", 60),
+            ("ranges.conf", "SwitchName=a Nodes=a[1", ",1", 60),
+            ("continued.conf", "SwitchName=a Nodes=a", "\\\na", 60),
+            ("short.conf", "SwitchName=a Nodes=a\n", "a\n", 60),
+            ("empty.ibnet", "# Topology file: generated on a day\n", "\n", 6),
+            ("flat-hwloc.xml", "<topology><object type=\"Machine\">", "<object type=\"Group\"/>", 60),
+            ("nested-hwloc.xml", "<topology>", "<object type=\"Machine\">", 60),
+        ],
+    );
+}
+
+/// Refuses files of a head and many repetitions, up to a number of megabytes.
+fn refuse_within_256_megabytes(name: &str, files: &[(&str, &str, &str, usize)]) {
+    let folder = scratch(name);
+    for (file, head, repeated, megabytes) in files {
         let mut out = File::create(folder.join(file)).unwrap();
         out.write_all(head.as_bytes()).unwrap();
         let megabyte = repeated.repeat(1_000_000 / repeated.len());
-        for _ in 0..megabytes {
+        for _ in 0..*megabytes {
             out.write_all(megabyte.as_bytes()).unwrap();
         }
         let done = shell(&folder, &format!("ulimit -v 262144; exec weft topo {file}"));
@@ -158,4 +183,48 @@ fn closed_pipe_is_no_error() {
     );
     assert_eq!(done.code, Some(0));
     assert!(done.errors.is_empty(), "{}", done.errors);
+}
+
+/// A sample file of a network or host.
+fn sample(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name).display().to_string()
+}
+
+#[test]
+fn hosts_of_a_network_file_get_a_type() {
+    let network = sample("ibnetdiscover/missing-cable.ibnet");
+    let alone = shown("network", &network);
+    assert!(
+        alone.contains("1 leaf switch (leaf02) with 4 x InfiniBand HDR down, 3 up to the spine"),
+        "{alone}"
+    );
+    assert!(alone.replace('\n', " ").contains("name the type of the hosts, as in"), "{alone}");
+    let route = shown("network", &format!("\"{network} + 2x-rtx4090\" --path node001/gpu0 node003/gpu1"));
+    assert!(route.contains("node001/nic0") && route.contains("  leaf01\n"), "{route}");
+    let host = sample("hwloc/four-h100.xml");
+    let view = shown("network", &format!("\"{network} + {host}\""));
+    assert!(view.contains("(4 hosts like this)") && view.contains("does not show NVLinks"), "{view}");
+    let piped =
+        shell(&scratch("network"), &format!("weft topo '/dev/stdin+2x-rtx4090' --cliff <'{network}'"));
+    assert!(piped.output.contains("1.33 times as much"), "{}", piped.errors);
+}
+
+#[test]
+fn network_files_are_refused_with_advice() {
+    let tree = sample("slurm/tree.conf");
+    for (arguments, advice) in [
+        (format!("\"{tree} + hgx-h100\""), "+ hgx-h100 + 8x ndr"),
+        (format!("\"{tree} + hgx-h10 + 8x ndr\""), "Did you mean `hgx-h100`"),
+        (format!("\"{tree} + 8x ndr\""), "the file lists the hosts"),
+        (format!("\"{tree} + gb200-nvl72 + 4x ndr\""), "name a system of one host"),
+        (format!("\"{tree} + missing.xml\""), "cannot read missing.xml"),
+        ("\"missing.conf + hgx-h100\"".to_owned(), "cannot read missing.conf"),
+        (format!("\"{} + hgx-h100\"", sample("hwloc/four-h100.xml")), "not a network of hosts"),
+        (format!("{tree} --gpu h100"), "--gpu"),
+        (format!("\"{tree} + hgx-h100 + 8x ndr\" --gpu h100"), "--gpu"),
+    ] {
+        let done = weft(&scratch("refused-networks"), &arguments);
+        assert_eq!(done.code, Some(2), "{arguments}");
+        assert!(done.errors.contains(advice), "{arguments}\n{}", done.errors);
+    }
 }

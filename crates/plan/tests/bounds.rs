@@ -39,46 +39,46 @@ fn is(bound: &Bound, mb_per_second: u64, words: &str) {
 
 #[test]
 fn ports_bound_a_switched_island() {
-    // 18 links of 20.6 GB/s. Without switches that add, 2·7 buffers cross eight ports; with them, one crosses each.
-    is(&without_switches("hgx-h100"), 370_800 * 8 / 14, "all 8 GPUs together");
-    is(&bound("hgx-h100", Collective::AllReduce), 370_800, "out of gpu0");
-    is(&bound("hgx-h100", Collective::AllGather), 370_800 * 8 / 7, "into gpu0");
-    is(&bound("hgx-h100", Collective::ReduceScatter), 370_800 * 8 / 7, "out of gpu0");
-    is(&bound("hgx-h100", Collective::AllToAll), 370_800 * 8 / 7, "out of gpu0");
-    is(&bound("hgx-h100", Collective::Broadcast { root: 3 }), 370_800, "into gpu0");
-    is(&bound("hgx-h100", Collective::Gather { root: 3 }), 370_800 * 8 / 7, "into gpu3");
-    is(&bound("hgx-h100", Collective::Scatter { root: 3 }), 370_800 * 8 / 7, "out of gpu3");
+    // 18 links of 25 GB/s. Without switches that add, 2·7 buffers cross eight ports; with them, one crosses each.
+    is(&without_switches("hgx-h100"), 450_000 * 8 / 14, "all 8 GPUs together");
+    is(&bound("hgx-h100", Collective::AllReduce), 450_000, "out of gpu0");
+    is(&bound("hgx-h100", Collective::AllGather), 450_000 * 8 / 7, "into gpu0");
+    is(&bound("hgx-h100", Collective::ReduceScatter), 450_000 * 8 / 7, "out of gpu0");
+    is(&bound("hgx-h100", Collective::AllToAll), 450_000 * 8 / 7, "out of gpu0");
+    is(&bound("hgx-h100", Collective::Broadcast { root: 3 }), 450_000, "into gpu0");
+    is(&bound("hgx-h100", Collective::Gather { root: 3 }), 450_000 * 8 / 7, "into gpu3");
+    is(&bound("hgx-h100", Collective::Scatter { root: 3 }), 450_000 * 8 / 7, "out of gpu3");
     // These switches only forward.
-    is(&bound("hgx-a100", Collective::AllReduce), 240_000 * 8 / 14, "all 8 GPUs together");
+    is(&bound("hgx-a100", Collective::AllReduce), 300_000 * 8 / 14, "all 8 GPUs together");
 }
 
 #[test]
 fn cuts_through_links_bound_a_mesh() {
-    // Six links of 20 GB/s out of each GPU, and no more between the quads, which limits an all-to-all.
-    is(&bound("dgx-1-v100", Collective::AllReduce), 120_000 * 8 / 14, "all 8 GPUs together");
-    is(&bound("dgx-1-v100", Collective::AllToAll), 60_000, "ranks 0 to 3");
-    is(&bound("dgx-1-v100", Collective::Reduce { root: 0 }), 120_000, "into gpu0");
+    // Six links of 25 GB/s out of each GPU, and no more between the quads, which limits an all-to-all.
+    is(&bound("dgx-1-v100", Collective::AllReduce), 150_000 * 8 / 14, "all 8 GPUs together");
+    is(&bound("dgx-1-v100", Collective::AllToAll), 75_000, "ranks 0 to 3");
+    is(&bound("dgx-1-v100", Collective::Reduce { root: 0 }), 150_000, "into gpu0");
     // One way around only: a GPU sends to one and receives from one.
     let (_, ring) = every_fabric().find(|(name, _)| name == "ring-of-four.json").expect("it is in testdata");
-    is(&Bounds::of(&ring).bound(&Collective::AllReduce).expect("it is a ring"), 40_000 * 4 / 6, "all 4 GPUs");
+    is(&Bounds::of(&ring).bound(&Collective::AllReduce).expect("it is a ring"), 50_000 * 4 / 6, "all 4 GPUs");
 }
 
 #[test]
 fn the_narrowest_level_bounds_a_host_without_links() {
-    // Slots of 24 GB/s, 16 GB/s between sockets.
-    is(&bound("8x-rtx4090", Collective::AllReduce), 24_000 * 8 / 14, "all 8 GPUs together");
-    is(&bound("8x-rtx4090", Collective::Broadcast { root: 0 }), 16_000, "ranks 0 to 3");
-    is(&bound("8x-rtx4090", Collective::AllToAll), 8_000, "ranks 0 to 3");
-    is(&bound("4x-a100-pcie-bridge", Collective::AllReduce), 24_000, "island");
+    // Slots of 31.5 GB/s. How much passes between sockets is not public.
+    is(&bound("8x-rtx4090", Collective::AllReduce), 31_507 * 8 / 14, "all 8 GPUs together");
+    is(&bound("8x-rtx4090", Collective::Broadcast { root: 0 }), 31_507, "gpu");
+    is(&bound("8x-rtx4090", Collective::AllToAll), 31_507 * 8 / 7, "gpu0");
+    is(&bound("4x-a100-pcie-bridge", Collective::AllReduce), 63_015, "island");
 }
 
 #[test]
 fn nics_bound_a_cluster() {
-    // Eight NICs of 48 GB/s. InfiniBand switches add; without them 2·15 buffers leave 16 hosts.
-    is(&bound("16x hgx-h100 + 8x ndr", Collective::AllReduce), 384_000, "island");
-    is(&without_switches("16x hgx-h100 + 8x ndr"), 384_000 * 16 / 30, "all 16 islands together");
-    is(&bound("16x hgx-h100 + 8x ndr", Collective::AllToAll), 384_000 * 16 / 15 / 8, "island");
-    is(&bound("16x dgx-1-v100 + 4x edr", Collective::Broadcast { root: 9 }), 48_000, "island");
+    // Eight NICs of 50 GB/s. InfiniBand switches add; without them 2·15 buffers leave 16 hosts.
+    is(&bound("16x hgx-h100 + 8x ndr", Collective::AllReduce), 400_000, "island");
+    is(&without_switches("16x hgx-h100 + 8x ndr"), 400_000 * 16 / 30, "all 16 islands together");
+    is(&bound("16x hgx-h100 + 8x ndr", Collective::AllToAll), 400_000 * 16 / 15 / 8, "island");
+    is(&bound("16x dgx-1-v100 + 4x edr", Collective::Broadcast { root: 9 }), 50_000, "island");
 }
 
 #[test]
@@ -93,15 +93,15 @@ fn uplinks_bound_traffic_between_pods() {
 
 #[test]
 fn messages_are_bound_by_the_cuts_they_cross() {
-    // Every rank sends one message to the next: a slot carries one each way, the sockets too.
+    // Every rank sends one message to the next: a slot carries one each way.
     let around =
         |ranks: u32| Collective::SendReceive { messages: (0..ranks).map(|r| (r, (r + 1) % ranks)).collect() };
-    is(&bound("8x-rtx4090", around(8)), 16_000, "ranks 0 to 3");
-    is(&bound("hgx-h100", around(8)), 370_800, "out of gpu0");
+    is(&bound("8x-rtx4090", around(8)), 31_507, "out of gpu0");
+    is(&bound("hgx-h100", around(8)), 450_000, "out of gpu0");
     // Six blocks a rank, four of them to other ranks: before and behind are the same one, and twice it is the rank itself.
-    is(&bound("4x-gh200", Collective::Neighbours { torus: [1, 2, 2] }), 370_800 * 6 / 4, "out of gpu0");
+    is(&bound("4x-gh200", Collective::Neighbours { torus: [1, 2, 2] }), 450_000 * 6 / 4, "out of gpu0");
     // In a scan, one buffer crosses each port, and those of the first and last rank in one direction only.
-    is(&bound("hgx-h100", Collective::Scan), 370_800, "gpu");
+    is(&bound("hgx-h100", Collective::Scan), 450_000, "gpu");
     let bounds = Bounds::of(&fabric("hgx-h100"));
     assert_eq!(bounds.bound(&Collective::Barrier), None);
     assert_eq!(bounds.bound(&Collective::Broadcast { root: 8 }), None);

@@ -2,6 +2,7 @@
 
 mod expected;
 mod rows;
+pub mod sites;
 
 use std::collections::BTreeMap;
 

@@ -76,7 +76,11 @@ const _: () = assert!(COUNT <= 100, "a model with more constants fits anything a
 pub fn fingerprint() -> u64 {
     let fitted = TABLE.iter().filter(|constant| matches!(constant.origin, Origin::Fitted { .. }));
     let letters = fitted.flat_map(|constant| format!("{} {};", constant.name, constant.value).into_bytes());
-    // Fowler, Noll and Vo's hash, 1a.
+    hash(letters)
+}
+
+/// Fowler, Noll and Vo's hash, 1a.
+pub(crate) fn hash(letters: impl Iterator<Item = u8>) -> u64 {
     letters.fold(0xcbf2_9ce4_8422_2325, |hash: u64, letter| {
         (hash ^ u64::from(letter)).wrapping_mul(0x0000_0100_0000_01b3)
     })

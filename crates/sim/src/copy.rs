@@ -9,7 +9,6 @@ use weftlink_fabric::{DeviceId, DeviceKind, LinkKind, Measure, PathType, Paths};
 use weftlink_plan::cost::Picoseconds;
 
 use crate::constants::{Constants, Name};
-use crate::gpu::Gpu;
 
 /// A predicted copy.
 #[derive(Clone, Debug)]
@@ -42,13 +41,12 @@ pub enum CopyError {
     Unreachable(String, String),
 }
 
-/// Predicts a copy. `peer_access` says whether GPUs can access each other's memory over PCIe; `None` uses the default of their driver.
+/// Predicts a copy.
 pub fn copy(
     constants: &Constants,
     paths: &Paths<'_>,
     (from, to): (DeviceId, DeviceId),
     bytes: u64,
-    peer_access: Option<bool>,
 ) -> Result<CopyPrediction, CopyError> {
     let fabric = paths.fabric();
     if from == to {
@@ -56,11 +54,9 @@ pub fn copy(
     }
     let unreachable = || CopyError::Unreachable(fabric.device_name(from), fabric.device_name(to));
     let route = paths.route(from, to);
-    let model = |id: DeviceId| fabric.device(id).kind.gpu_model().map(Gpu::from);
-    let reach = peer_access.unwrap_or_else(|| model(from).is_none_or(Gpu::reaches_peers));
     let is_gpu = |id: DeviceId| matches!(fabric.device(id).kind, DeviceKind::Gpu(_));
-    let over_pcie = matches!(route.path.kind, PathType::Pix | PathType::Pxb | PathType::Phb | PathType::Sys);
-    let is_staged = is_gpu(from) && is_gpu(to) && over_pcie && !reach;
+    let has_host = !matches!(route.path.kind, PathType::Net | PathType::Dis);
+    let is_staged = is_gpu(from) && is_gpu(to) && has_host && !fabric.can_access(from, to, route.path.kind);
     let mut narrowest: Option<CopyPrediction> = None;
     for pair in route.stations.windows(2) {
         let links = pair[0].iter().flat_map(|id| fabric.links_from(*id));
@@ -115,9 +111,7 @@ mod tests {
     fn gbytes_per_second(spec: &str, from: &str, to: &str) -> f64 {
         let fabric = resolve(spec).unwrap();
         let ends = (fabric.find(from).unwrap(), fabric.find(to).unwrap());
-        copy(&Constants::shipped(), &Paths::of(&fabric), ends, 80_000_000_000, None)
-            .unwrap()
-            .gbytes_per_second
+        copy(&Constants::shipped(), &Paths::of(&fabric), ends, 80_000_000_000).unwrap().gbytes_per_second
     }
 
     /// Published rates in GB/s: an H200 pair 396, pinned host memory to a Gen5 slot 55, two RTX 4090 through host memory 11 to 12.
@@ -141,7 +135,7 @@ mod tests {
     fn a_copy_needs_two_devices() {
         let fabric = resolve("hgx-h100").unwrap();
         let gpu = fabric.gpus()[0];
-        let error = copy(&Constants::shipped(), &Paths::of(&fabric), (gpu, gpu), 8, None).unwrap_err();
+        let error = copy(&Constants::shipped(), &Paths::of(&fabric), (gpu, gpu), 8).unwrap_err();
         assert_eq!(error.to_string(), "gpu0 is both source and target; name two devices");
     }
 }

@@ -8,7 +8,7 @@ mod costs;
 mod messages;
 mod other_libraries;
 
-use weftlink_fabric::{Fabric, FabricError, Paths};
+use weftlink_fabric::{Fabric, FabricError, LinkKind, Paths};
 use weftlink_plan::algorithms::{Algorithm, Impossible};
 use weftlink_plan::cost::{Picoseconds, Placement};
 use weftlink_plan::plan::Protocol;
@@ -17,17 +17,18 @@ use weftlink_plan::{Collective, Layout, Plan, Recipe};
 use crate::constants::Constants;
 use crate::engine::{self, Load, Outcome, SimError};
 use crate::estimate::Machine;
-use crate::host::HostError;
+use crate::host::{self, HostError};
 use crate::library::{Prediction, predict_on};
 use crate::setup::{Intra, LibraryAlgorithm, Operation, Setup};
 pub use concurrent::Tenant;
-use costs::{LibraryCosts, LineRates};
+use costs::{LibraryCosts, Ports};
 
 /// Messages in flight between two ranks: NCCL's `NCCL_STEPS`.
 const SLOTS: u32 = 8;
 
-/// Largest number of ranks to simulate where the islands differ.
-const RANKS_UNEVEN_MAX: u32 = 256;
+/// Largest number of ranks that are all simulated, of which each exchanges data with few others, or with all.
+const RANKS_WHOLE_MAX: u32 = 512;
+const RANKS_WHOLE_ALL_TO_ALL_MAX: u32 = 128;
 
 /// Why a library's call cannot be executed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -121,7 +122,7 @@ pub struct Execution {
 /// Executes calls on a setup.
 pub struct Runner<'s> {
     constants: &'s Constants,
-    setup: &'s Setup,
+    setup: Setup,
     machine: Machine,
     fabric: Fabric,
     /// The program that MSCCL runs.
@@ -129,14 +130,17 @@ pub struct Runner<'s> {
 }
 
 impl<'s> Runner<'s> {
-    /// Builds the setup's fabric.
-    pub fn new(constants: &'s Constants, setup: &'s Setup) -> Result<Self, ExecuteError> {
-        Ok(Self::on(constants, setup, setup.fabric()?))
+    /// Builds the fabric of a row of measurements.
+    pub fn new(constants: &'s Constants, row: &Setup) -> Result<Self, ExecuteError> {
+        let fabric = row.fabric()?;
+        let seen = Setup::of(&fabric).map_err(|error| ExecuteError::Impossible(error.to_string()))?;
+        Ok(Self::on(constants, seen.with_settings_of(row), fabric))
     }
 
     /// Uses a fabric and the setup [derived](Setup::of) from it.
-    pub fn on(constants: &'s Constants, setup: &'s Setup, fabric: Fabric) -> Self {
-        Self { constants, setup, machine: Machine::new(constants, setup), fabric, program: None }
+    pub fn on(constants: &'s Constants, setup: Setup, fabric: Fabric) -> Self {
+        let machine = Machine::new(constants, &setup);
+        Self { constants, setup, machine, fabric, program: None }
     }
 
     /// The fabric.
@@ -166,8 +170,8 @@ impl<'s> Runner<'s> {
         if let Some(done) = self.by_other_library(ground, paths, operation, bytes)? {
             return Ok(done);
         }
-        let chosen = predict_on(self.constants, &self.machine, self.setup, operation, bytes)
-            .ok_or_else(|| ExecuteError::unsupported(self.setup, operation))?;
+        let chosen = predict_on(self.constants, &self.machine, &self.setup, operation, bytes)
+            .ok_or_else(|| ExecuteError::unsupported(&self.setup, operation))?;
         if operation.is_copy() {
             let (algorithm, time) = (chosen.algorithm.name(), picoseconds(chosen.estimate.total_us()));
             return Ok(Execution { chosen, algorithm, time, outcome: None });
@@ -179,26 +183,66 @@ impl<'s> Runner<'s> {
             }
             _ => chosen,
         };
-        let layout = layout(ground.layout(), self.setup, chosen.algorithm);
+        let layout = layout(ground.layout(), &self.setup, chosen.algorithm);
         let recipe = recipe(chosen.algorithm, chosen.protocol, operation, &layout)?
             .with_protocol(chosen.protocol)
             .with_depth_of(SLOTS);
-        // Differing islands have no rank classes, and simulating every rank takes too long: use the closed form.
-        if layout.per_island().is_none() && layout.ranks() > RANKS_UNEVEN_MAX {
+        let Some(simulated) = simulated(paths, &layout, operation) else {
             let time = picoseconds(chosen.estimate.total_us());
             return Ok(Execution { chosen, algorithm: chosen.algorithm.name(), time, outcome: None });
-        }
-        let per_island = layout.per_island().unwrap_or(layout.ranks());
-        let plan = recipe.partial(per_island);
-        let lines = LineRates::of(&self.fabric, &self.machine);
+        };
+        let plan = recipe.partial(simulated);
+        let ports = Ports::of(&self.fabric, &self.machine);
         let costs =
-            LibraryCosts::new(self.constants, &self.machine, lines, &chosen, operation, bytes as f64, &plan);
-        let share = bytes as f64 / costs::identical_plans(&self.machine, &lines, chosen.algorithm, operation);
+            LibraryCosts::new(self.constants, &self.machine, ports, &chosen, operation, bytes as f64, &plan);
+        let share = bytes as f64 / costs::identical_plans(&self.machine, &ports, chosen.algorithm, operation);
         let load = Load { bytes: (share.round() as u64).max(1), tiles: costs.tiles() };
         let outcome = engine::run(&plan, paths, load, &costs)?;
         let time = picoseconds(chosen.estimate.with_device(outcome.time.0 as f64 / 1e6));
+        let time = time.max(self.least(ground, operation, bytes));
         Ok(Execution { chosen, algorithm: chosen.algorithm.name(), time, outcome: Some(outcome) })
     }
+
+    /// The time that no algorithm can beat. Where one of several identical plans is simulated, on links faster than those of the others,
+    /// the simulation could.
+    fn least(&self, ground: &Placement<'_>, operation: Operation, bytes: u64) -> Picoseconds {
+        let collective = host::collective(operation, self.setup.ranks());
+        let bound = collective.and_then(|collective| ground.bounds().bound(&collective));
+        bound.map_or(Picoseconds(0), |bound| picoseconds(bytes as f64 / bound.bytes_per_second as f64 * 1e6))
+    }
+}
+
+/// How many ranks to simulate: those of one island, which represent the others, if all islands are alike; otherwise all ranks, or, of too
+/// many, those of one island again, as if all were as slow as the slowest. `None` if there are too many and islands differ in size: the
+/// closed form remains.
+fn simulated(paths: &Paths<'_>, layout: &Layout, operation: Operation) -> Option<u32> {
+    let most = match operation {
+        Operation::AllToAll => RANKS_WHOLE_ALL_TO_ALL_MAX,
+        _ => RANKS_WHOLE_MAX,
+    };
+    match layout.per_island() {
+        Some(per_island) if is_regular(paths, layout) || layout.ranks() > most => Some(per_island),
+        _ if layout.ranks() <= most => Some(layout.ranks()),
+        _ => None,
+    }
+}
+
+/// Whether all islands are alike, and so are the cables between them.
+fn is_regular(paths: &Paths<'_>, layout: &Layout) -> bool {
+    let fabric = paths.fabric();
+    let place = |rank: u32| paths.islands().place(fabric.gpus()[rank as usize]);
+    let firsts = layout.islands.iter().map(|island| place(island[0]));
+    let islands: Option<Vec<u32>> = firsts.map(|place| place.map(|place| place.island)).collect();
+    let Some(mut islands) = islands else { return false };
+    islands.sort_unstable();
+    let shape = |island: u32| paths.islands().all()[island as usize].shape;
+    let alike = islands.windows(2).all(|pair| pair[0] != pair[1] && shape(pair[0]) == shape(pair[1]));
+    let mut cables = fabric.links().iter().filter_map(|link| match fabric.spec(link).kind {
+        LinkKind::Network { .. } => Some(link.spec),
+        _ => None,
+    });
+    let first = cables.next();
+    alike && cables.all(|spec| Some(spec) == first)
 }
 
 /// The layout that a library uses: chains inside nodes for trees; for rings across meshes, one ring starting at every GPU such that no two
@@ -279,7 +323,8 @@ mod tests {
     #[test]
     fn simulation_agrees_with_the_closed_form() {
         let constants = Constants::shipped();
-        let node = Setup { gpus_per_node: 8, ..Setup::pair(gpu("h100"), Intra::NvSwitch) };
+        let node =
+            Setup { gpus_per_node: 8, pcie_generation: 5, ..Setup::pair(gpu("h100"), Intra::NvSwitch) };
         let cluster = Setup {
             nodes: 4,
             network: Network::InfiniBand,

@@ -65,17 +65,12 @@ impl Gpu {
 
     /// Whether it is a PCIe card, not a module on a board with its NIC beside it.
     pub fn is_card(self) -> bool {
-        !matches!(self.0.links, GpuLinks::Wired(..)) && self.0.c2c_links == 0
+        !matches!(self.0.links, GpuLinks::Wired(..)) && self.0.c2c.is_none()
     }
 
     /// Whether it is a card for desktops and workstations, whose peer traffic crosses PCIe bridges at full rate.
     pub fn is_consumer(self) -> bool {
         self.0.id.starts_with("rtx")
-    }
-
-    /// Whether its driver allows peer access over PCIe; the driver of GeForce cards does not.
-    pub fn reaches_peers(self) -> bool {
-        !self.is_consumer() || self.0.id.starts_with("rtxpro")
     }
 
     /// Line rate of all its links to other GPUs, one way; 0 if it has none.

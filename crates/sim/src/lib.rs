@@ -8,6 +8,7 @@
 
 pub mod accuracy;
 mod busy;
+mod change;
 pub mod constants;
 pub mod copy;
 pub mod engine;
@@ -19,6 +20,7 @@ pub mod library;
 pub mod predict;
 pub mod published;
 mod quantile;
+mod rates;
 pub mod setup;
 mod survey;
 mod tuner;

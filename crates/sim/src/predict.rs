@@ -4,13 +4,14 @@ mod json;
 mod limit;
 
 use thiserror::Error;
-use weftlink_fabric::Fabric;
 use weftlink_fabric::bytes::Bytes;
 use weftlink_fabric::catalog::gpus::Vendor;
+use weftlink_fabric::{Fabric, PeerAccess};
 use weftlink_plan::Kind;
 use weftlink_plan::plan::Protocol;
 
 use crate::accuracy::{Class, band, expected, is_measured};
+use crate::change;
 use crate::constants::Constants;
 use crate::execute::{ExecuteError, Execution, Runner};
 use crate::library::LibrarySpec;
@@ -33,8 +34,10 @@ pub struct Options {
     pub launch: Option<Launch>,
     /// Use sockets instead of RDMA on the same NICs.
     pub sockets: bool,
-    /// GPUs have no peer access.
+    /// GPUs exchange all data through host memory, whatever links connect them.
     pub no_peer_access: bool,
+    /// Whether GPUs can access each other's memory over PCIe; as their driver usually allows if nothing is given.
+    pub peer_access: Option<bool>,
     /// NICs per GPU.
     pub nics_per_gpu: Option<u32>,
     /// All other deviations from the usual machine.
@@ -193,8 +196,9 @@ impl Case {
     pub fn new(kind: Kind, fabric: &Fabric, options: &Options) -> Result<Self, PredictError> {
         let operation = operation(kind)?;
         let name = fabric.name().to_owned();
+        let fabric = options.change(fabric);
         let mut setup =
-            Setup::of(fabric).map_err(|error| PredictError::Survey { fabric: name.clone(), error })?;
+            Setup::of(&fabric).map_err(|error| PredictError::Survey { fabric: name.clone(), error })?;
         if setup.ranks() < 2 {
             return Err(PredictError::OneGpu { fabric: name });
         }
@@ -215,13 +219,8 @@ impl Case {
         setup.algorithm = options.algorithm;
         setup.protocol = options.protocol;
         setup.launch = options.launch;
-        let setup = options.apply(setup);
+        setup.what_if = options.what_if;
         setup.check().map_err(|why| PredictError::Setup { fabric: name.clone(), why: why.to_string() })?;
-        let is_rebuilt = options.changes_wiring() || setup.crosses_rails(operation);
-        let fabric = match is_rebuilt {
-            true => setup.fabric().map_err(ExecuteError::from)?,
-            false => fabric.clone(),
-        };
         Ok(Self { operation, name, fabric, setup, program: options.program.clone() })
     }
 
@@ -244,7 +243,7 @@ impl Case {
 
     /// A runner for calls on the fabric.
     pub fn runner<'s>(&'s self, constants: &'s Constants) -> Result<Runner<'s>, PredictError> {
-        let runner = Runner::on(constants, &self.setup, self.fabric.clone());
+        let runner = Runner::on(constants, self.setup.clone(), self.fabric.clone());
         match &self.program {
             None => Ok(runner),
             Some(text) => Ok(runner.with_program(text)?),
@@ -287,23 +286,22 @@ impl Row {
 }
 
 impl Options {
-    /// Whether the options change the wiring, so that the fabric must be rebuilt.
-    fn changes_wiring(&self) -> bool {
-        self.sockets || self.no_peer_access || self.nics_per_gpu.is_some()
-    }
-
-    fn apply(&self, mut setup: Setup) -> Setup {
+    /// The fabric with the changes that the options make to it.
+    fn change(&self, fabric: &Fabric) -> Fabric {
+        let mut changed = fabric.clone();
         if self.sockets {
-            setup = setup.over_sockets();
-        }
-        if self.no_peer_access {
-            setup = setup.without_peer_access();
+            changed = change::over_sockets(&changed);
         }
         if let Some(nics) = self.nics_per_gpu {
-            setup = setup.with_nics_per_gpu(nics);
+            changed = change::with_nics_per_gpu(&changed, nics);
         }
-        setup.what_if = self.what_if;
-        setup
+        if let Some(access) = self.peer_access {
+            changed = changed.with_peer_access(PeerAccess::from_setting(Some(access)));
+        }
+        if self.no_peer_access {
+            changed = change::without_peer_access(&changed);
+        }
+        changed
     }
 }
 

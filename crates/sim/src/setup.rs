@@ -251,17 +251,23 @@ pub struct Setup {
     pub intra: Intra,
     /// GPUs per NVLink domain where that is a rack: [`RACK_GPUS`] by default.
     pub rack_gpus: u32,
-    /// PCIe generation of the slots.
+    /// Rate of the links of the slowest GPU to others, relative to all links of its model.
+    pub links_share: f64,
+    /// PCIe generation of the slowest slot of a GPU.
     pub pcie_generation: u32,
-    /// GPUs in use per node.
+    /// Its rate relative to a slot of 16 lanes of that generation.
+    pub slot_share: f64,
+    /// GPUs in use per node; on the largest node, where nodes differ.
     pub gpus_per_node: u32,
     /// Nodes in use.
     pub nodes: u32,
+    /// GPUs that smaller nodes have less than the largest, in total.
+    pub missing_gpus: u64,
     /// Network between the nodes.
     pub network: Network,
-    /// NICs in use per node; 0 without a network.
+    /// NICs in use per node, on the node with the slowest; 0 without a network.
     pub nics_per_node: u32,
-    /// Line rate of one NIC.
+    /// Line rate of one of these NICs, on average.
     pub nic_gbits_per_second: f64,
     /// The library.
     pub library: Library,
@@ -280,7 +286,13 @@ pub struct Setup {
 impl Setup {
     /// Number of GPUs.
     pub fn ranks(&self) -> u32 {
-        self.gpus_per_node * self.nodes
+        let all = u64::from(self.gpus_per_node) * u64::from(self.nodes);
+        all.saturating_sub(self.missing_gpus) as u32
+    }
+
+    /// Line rate of the links of the slowest GPU to others, one way.
+    pub fn port_line_gbytes_per_second(&self) -> f64 {
+        self.gpu.port_line_gbytes_per_second() * self.links_share
     }
 
     /// How kernels are launched. By default, a process per GPU on several nodes, on modules since Hopper and with RCCL, where MPI starts
@@ -291,14 +303,6 @@ impl Setup {
             && (self.gpu.generation() < Generation::Hopper
                 || matches!(self.intra, Intra::PciePeers | Intra::PcieHost));
         self.launch.unwrap_or(if by_hand { Launch::OneThread } else { Launch::ProcessPerGpu })
-    }
-
-    /// Whether a call's data crosses rails: messages between all ranks do, and so do rings over meshes and racks. Few descriptions say how
-    /// rails are connected, so such calls are simulated on a network that connects all NICs.
-    pub fn crosses_rails(&self, operation: Operation) -> bool {
-        let messages = matches!(operation, Operation::AllToAll | Operation::SendReceive);
-        let meshed = matches!(self.intra, Intra::Xgmi | Intra::NvLinkMesh | Intra::Nvl72);
-        self.nodes > 1 && (messages || meshed)
     }
 
     /// Checks that the parts are consistent; an error says what is wrong.
@@ -317,9 +321,12 @@ impl Setup {
             gpu,
             intra,
             rack_gpus: RACK_GPUS,
+            links_share: 1.0,
             pcie_generation: 4,
+            slot_share: 1.0,
             gpus_per_node: 2,
             nodes: 1,
+            missing_gpus: 0,
             network: Network::None,
             nics_per_node: 0,
             nic_gbits_per_second: 0.0,

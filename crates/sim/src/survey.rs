@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 
 use thiserror::Error;
 use weftlink_fabric::catalog::gpus::{self, GpuModel, Vendor};
-use weftlink_fabric::device::Port;
 use weftlink_fabric::domains::gpu_domains;
 use weftlink_fabric::link::Network as NetworkKind;
 use weftlink_fabric::{DeviceId, DeviceKind, Fabric, HostId, LinkKind};
 
+use crate::estimate::x16_gbytes_per_second;
 use crate::gpu::Gpu;
+use crate::rates;
 use crate::setup::{Intra, Library, Network, RACK_GPUS, Setup};
 use crate::what_if::WhatIf;
 
@@ -31,14 +32,6 @@ pub enum SurveyError {
         "the fabric does not name its GPU model, which predictions need (`weft topo --list gpus` prints the known models); give it"
     )]
     UnknownGpu,
-    /// The hosts differ.
-    #[error("its hosts have {fewest} to {most} GPUs; predictions need hosts with the same number of GPUs")]
-    Uneven {
-        /// Fewest GPUs of a host.
-        fewest: u32,
-        /// Most GPUs of a host.
-        most: u32,
-    },
     /// No network connects the hosts.
     #[error("no network connects its {hosts} hosts; name one, as in \"2x hgx-h100 + 8x ndr\"")]
     NoNetwork {
@@ -55,28 +48,27 @@ impl Setup {
         for id in fabric.gpus() {
             *hosts.entry(fabric.device(*id).host).or_default() += 1;
         }
-        let (fewest, most) = hosts
-            .values()
-            .fold((u32::MAX, 0), |(fewest, most), count| (fewest.min(*count), most.max(*count)));
-        if fewest != most {
-            return Err(SurveyError::Uneven { fewest, most });
-        }
+        let most = hosts.values().copied().max().unwrap_or(0);
         let nodes = hosts.len() as u32;
         let domains = gpu_domains(fabric);
         let largest = domains.iter().map(Vec::len).max().unwrap_or(0);
-        let intra = intra(fabric, gpu, most, &domains);
-        let nics = if nodes > 1 { nics(fabric, hosts.keys().next().copied().flatten()) } else { None };
+        let intra = intra(fabric, most, &domains);
+        let nics = if nodes > 1 { nics(fabric, &hosts) } else { None };
         if nodes > 1 && domains.len() > 1 && nics.is_none() {
             return Err(SurveyError::NoNetwork { hosts: nodes });
         }
         let (network, nics_per_node, nic_gbits_per_second) = nics.unwrap_or((Network::None, 0, 0.0));
-        Ok(Self {
+        let (pcie_generation, slot_share) = slowest_slot(fabric, gpu);
+        let mut setup = Self {
             gpu,
             intra,
             rack_gpus: if intra == Intra::Nvl72 { largest as u32 } else { RACK_GPUS },
-            pcie_generation: slot_generation(fabric, gpu),
+            links_share: 1.0,
+            pcie_generation,
+            slot_share,
             gpus_per_node: most,
             nodes,
+            missing_gpus: u64::from(most) * u64::from(nodes) - fabric.gpus().len() as u64,
             network,
             nics_per_node,
             nic_gbits_per_second,
@@ -90,7 +82,35 @@ impl Setup {
             protocol: None,
             launch: None,
             what_if: WhatIf::default(),
-        })
+        };
+        setup.links_share = links_share(fabric, &setup);
+        Ok(setup)
+    }
+
+    /// The same machine with the library and the settings of another setup.
+    pub(crate) fn with_settings_of(self, other: &Self) -> Self {
+        let Self { library, version, algorithm, protocol, launch, what_if, .. } = *other;
+        Self { library, version, algorithm, protocol, launch, what_if, ..self }
+    }
+}
+
+/// The rate of the links of the slowest GPU to others, relative to those of the usual machine of that kind. Only links to GPUs that are
+/// there count.
+fn links_share(fabric: &Fabric, setup: &Setup) -> f64 {
+    let least = |fabric: &Fabric| {
+        let ports = fabric.gpus().iter().map(|gpu| rates::port(fabric, *gpu)).filter(|port| *port > 0.0);
+        ports.min_by(f64::total_cmp)
+    };
+    let usual = Setup {
+        nodes: if setup.intra == Intra::Nvl72 { setup.nodes } else { 1 },
+        missing_gpus: 0,
+        network: Network::None,
+        nics_per_node: 0,
+        ..setup.clone()
+    };
+    match (least(fabric), usual.fabric().ok().and_then(|fabric| least(&fabric))) {
+        (Some(found), Some(usual)) => (found / usual).min(1.0),
+        _ => 1.0,
     }
 }
 
@@ -106,12 +126,14 @@ fn slowest(fabric: &Fabric) -> Result<Gpu, SurveyError> {
     all.into_iter().min_by(|a, b| rate(a).total_cmp(&rate(b))).ok_or(SurveyError::NoGpu)
 }
 
-/// The GPU model for a description that gives the architecture only: `sm="90"`.
+/// The GPU model for a description that gives the architecture only, `sm="90"`: the first of the newest architecture up to
+/// it, which is a data-centre part if there is one.
 fn of_architecture(sm: u32) -> Option<&'static GpuModel> {
-    gpus::GPUS.iter().rfind(|model| model.vendor == Vendor::Nvidia && model.architecture <= sm)
+    let known = gpus::GPUS.iter().filter(|model| model.vendor == Vendor::Nvidia && model.architecture <= sm);
+    known.rev().max_by_key(|model| model.architecture)
 }
 
-fn intra(fabric: &Fabric, gpu: Gpu, per_host: u32, domains: &[Vec<DeviceId>]) -> Intra {
+fn intra(fabric: &Fabric, per_host: u32, domains: &[Vec<DeviceId>]) -> Intra {
     let largest = domains.iter().max_by_key(|domain| domain.len()).map_or(&[][..], Vec::as_slice);
     let linked = |id: &DeviceId| {
         let links = fabric.links_from(*id).iter().filter(|link| fabric.spec(link).kind.is_gpu_fabric());
@@ -123,7 +145,7 @@ fn intra(fabric: &Fabric, gpu: Gpu, per_host: u32, domains: &[Vec<DeviceId>]) ->
     match links.first() {
         _ if largest.len() > per_host as usize => Intra::Nvl72,
         _ if per_host == 1 => Intra::None,
-        None if !gpu.reaches_peers() => Intra::PcieHost,
+        None if fabric.lacks_peer_access() => Intra::PcieHost,
         None => Intra::PciePeers,
         Some((LinkKind::Xgmi { .. } | LinkKind::XeLink, _)) => Intra::Xgmi,
         Some(_) if switched => Intra::NvSwitch,
@@ -133,23 +155,44 @@ fn intra(fabric: &Fabric, gpu: Gpu, per_host: u32, domains: &[Vec<DeviceId>]) ->
     }
 }
 
-/// The network, the number of a host's NICs on it, and the rate in Gb/s of the slowest.
-fn nics(fabric: &Fabric, host: Option<HostId>) -> Option<(Network, u32, f64)> {
-    let of_host = fabric.devices().iter().filter(|device| device.host == host);
-    let ports: Vec<&Port> = of_host
-        .filter_map(|device| match &device.kind {
-            DeviceKind::Nic(ports) => Some(ports),
+/// The network, and the number and average rate in Gb/s of the NICs of the host with the slowest. A NIC is as fast as its cables and its
+/// slot.
+fn nics(fabric: &Fabric, hosts: &BTreeMap<Option<HostId>, u32>) -> Option<(Network, u32, f64)> {
+    let mut of_host: BTreeMap<HostId, Vec<(NetworkKind, f64)>> = BTreeMap::new();
+    for id in fabric.devices_where(|kind| matches!(kind, DeviceKind::Nic(_))) {
+        let slot = rates::slot(fabric, id).map_or(f64::INFINITY, |(rate, _)| rate);
+        let cables = fabric.links_from(id).iter().filter_map(|link| match fabric.spec(link).kind {
+            LinkKind::Network { network, .. } => Some((network, link.count, rates::line(fabric, link))),
             _ => None,
-        })
-        .flatten()
-        .collect();
-    let gbits = |port: &&Port| port.rate.bytes_per_second() as f64 / 125e6;
-    let fastest = ports.iter().map(gbits).fold(0.0, f64::max);
-    let used: Vec<&Port> = ports.into_iter().filter(|port| gbits(port) > fastest * NIC_RATE_MIN).collect();
-    let slowest = used.iter().map(gbits).fold(f64::INFINITY, f64::min);
-    let kind = used.first()?.network.unwrap_or(NetworkKind::Ethernet);
-    let network = match kind {
-        NetworkKind::InfiniBand => Network::InfiniBand,
+        });
+        let cables: Vec<_> = cables.collect();
+        let all: f64 = cables.iter().map(|(_, _, rate)| rate).sum();
+        let Some(host) = fabric.device(id).host else { continue };
+        for (network, count, rate) in cables {
+            let each = rate * (slot / all).min(1.0) / f64::from(count);
+            let ports = std::iter::repeat_n((network, each * 8.0 / 1e9), count as usize);
+            of_host.entry(host).or_default().extend(ports);
+        }
+    }
+    let mut slowest: Option<(Network, u32, f64)> = None;
+    for host in hosts.keys() {
+        let ports = of_host.remove(&(*host)?)?;
+        let fastest = ports.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
+        let used: Vec<(NetworkKind, f64)> =
+            ports.into_iter().filter(|(_, rate)| *rate > fastest * NIC_RATE_MIN).collect();
+        let all: f64 = used.iter().map(|(_, rate)| rate).sum();
+        let is_slower = |before: &(Network, u32, f64)| all < f64::from(before.1) * before.2 * (1.0 - 1e-9);
+        if slowest.as_ref().is_none_or(is_slower) {
+            slowest = Some((network(used.first()?.0), used.len() as u32, all / used.len() as f64));
+        }
+    }
+    slowest
+}
+
+fn network(kind: NetworkKind) -> Network {
+    match kind {
+        // No measurement of Omni-Path is known: it is predicted as InfiniBand.
+        NetworkKind::InfiniBand | NetworkKind::OmniPath => Network::InfiniBand,
         NetworkKind::Roce => Network::Roce,
         NetworkKind::Efa
         | NetworkKind::EfaV1
@@ -159,20 +202,24 @@ fn nics(fabric: &Fabric, host: Option<HostId>) -> Option<(Network, u32, f64)> {
         NetworkKind::Slingshot => Network::Slingshot,
         NetworkKind::TcpX => Network::Tcpx,
         NetworkKind::TcpXo => Network::Tcpxo,
-        NetworkKind::Ethernet => Network::Tcp,
-    };
-    Some((network, used.len() as u32, slowest))
+        NetworkKind::Ethernet | NetworkKind::Unknown => Network::Tcp,
+    }
 }
 
-/// The PCIe generation of the first GPU's slot.
-fn slot_generation(fabric: &Fabric, gpu: Gpu) -> u32 {
-    let links = fabric.gpus().first().map_or(&[][..], |first| fabric.links_from(*first));
-    let generation = |kind| match kind {
-        LinkKind::Pcie { generation, .. } if generation > 0 => Some(u32::from(generation)),
-        _ => None,
+/// The PCIe generation of the slowest slot of a GPU, and its rate relative to 16 lanes of that generation.
+fn slowest_slot(fabric: &Fabric, gpu: Gpu) -> (u32, f64) {
+    // NVLink-C2C takes the place of the slot.
+    if gpu.model().c2c_links() > 0 {
+        return (gpu.model().pcie.0.into(), 1.0);
+    }
+    let slots = fabric.gpus().iter().filter_map(|gpu| rates::slot(fabric, *gpu));
+    let Some((rate, generation)) = slots.min_by(|a, b| a.0.total_cmp(&b.0)) else {
+        return (gpu.model().pcie.0.into(), 1.0);
     };
-    let found = links.iter().find_map(|link| generation(fabric.spec(link).kind));
-    found.unwrap_or(u32::from(gpu.model().pcie.0))
+    if generation == 0 {
+        return (gpu.model().pcie.0.into(), 1.0);
+    }
+    (generation, (rate / 1e9 / x16_gbytes_per_second(generation)).min(1.0))
 }
 
 #[cfg(test)]

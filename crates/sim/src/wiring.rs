@@ -1,7 +1,7 @@
-//! Builds a fabric from a setup: hosts, GPUs, their links, slots, NICs and the network.
+//! The fabric of a row of measurements, whose columns are a setup: hosts, GPUs, their links, slots, NICs and the network.
 //!
-//! A setup has less detail than a fabric. The rest follows common practice: one NUMA node per host, a PCIe switch for each GPU with its
-//! nearest NICs below the same switch, and one non-blocking network switch.
+//! Columns have less detail than a fabric. The rest follows common practice: one NUMA node per host, a PCIe switch for each GPU with its
+//! nearest NICs below the same switch, and one non-blocking network switch. From there, a row is predicted as any fabric is.
 
 use weftlink_fabric::catalog::systems::V100_PAIRS;
 use weftlink_fabric::catalog::{gpus, links};
@@ -9,7 +9,9 @@ use weftlink_fabric::device::{Gpu as GpuDevice, Numa, Port, Tier};
 
 use weftlink_fabric::link::{Network as NetworkKind, SpecId};
 use weftlink_fabric::rate::Rate;
-use weftlink_fabric::{DeviceId, DeviceKind, Fabric, FabricBuilder, FabricError, HostId, LinkKind, LinkSpec};
+use weftlink_fabric::{
+    DeviceId, DeviceKind, Fabric, FabricBuilder, FabricError, HostId, LinkKind, LinkSpec, PeerAccess,
+};
 
 use crate::gpu::{Generation, Gpu};
 use crate::setup::{Intra, Network, Setup};
@@ -24,24 +26,35 @@ impl Setup {
             wiring.node(node, leaf);
         }
         wiring.join();
+        let has_access = match self.intra {
+            Intra::PciePeers => Some(true),
+            Intra::PcieHost => Some(false),
+            _ => None,
+        };
+        // What the usual driver does needs no mention.
+        let unusual = has_access.filter(|has| *has != self.gpu.model().has_peer_access());
+        wiring.builder.peer_access(PeerAccess::from_setting(unusual));
         wiring.builder.finish()
     }
 
     /// Its name: `2 nodes of 8 x h100 (nvswitch), 8 x ib 400 Gb/s`.
     pub fn name(&self) -> String {
-        let node = format!("{} x {} ({})", self.gpus_per_node, self.gpu.id(), self.intra.name());
-        let nodes = if self.nodes == 1 { node } else { format!("{} nodes of {node}", self.nodes) };
-        match self.network {
-            Network::None => nodes,
-            network => {
-                format!(
-                    "{nodes}, {} x {} {} Gb/s",
-                    self.nics_per_node,
-                    network.name(),
-                    self.nic_gbits_per_second
-                )
-            }
+        let up_to = if self.missing_gpus > 0 { "up to " } else { "" };
+        let node = format!("{up_to}{} x {} ({})", self.gpus_per_node, self.gpu.id(), self.intra.name());
+        let mut name = if self.nodes == 1 { node } else { format!("{} nodes of {node}", self.nodes) };
+        let is_less = |share: f64| share < 0.995;
+        if is_less(self.slot_share) {
+            let lanes = (16.0 * self.slot_share).max(0.1);
+            name += &format!(", slots down to PCIe {}.0 x{lanes:.0}", self.pcie_generation);
         }
+        if is_less(self.links_share) {
+            name += &format!(", links down to {:.0}%", self.links_share * 1e2);
+        }
+        if self.network != Network::None {
+            let gbit = (self.nic_gbits_per_second * 10.0).round() / 10.0;
+            name += &format!(", {} x {} {gbit} Gb/s", self.nics_per_node, self.network.name());
+        }
+        name
     }
 
     fn network_kind(&self) -> NetworkKind {

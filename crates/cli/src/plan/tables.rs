@@ -196,7 +196,10 @@ fn print_basis(out: &mut impl Write, about: &Subject) -> io::Result<()> {
         }
         None => say!(out, "Bound: algbw {bound_rate} GB/s{who}; {}.", bound.cut)?,
     }
-    say!(out, "Times, algbw, busbw and the bound are computed from the effective rates of the links.")?;
+    say!(
+        out,
+        "Times, algbw and busbw are computed from the effective rates of the links, the bound from their line rates."
+    )?;
     say!(out, "These are Weft's own algorithms; `weft sim` predicts NCCL.")
 }
 

@@ -72,8 +72,11 @@ struct WhatIfArgs {
     #[arg(long)]
     sockets: bool,
     /// Turn peer access off: GPUs exchange data through host memory (NCCL_P2P_DISABLE)
-    #[arg(long)]
+    #[arg(long, conflicts_with = "peer_access")]
     no_peer_access: bool,
+    /// Whether GPUs access each other's memory over PCIe [default: as their driver has it; off for GeForce]
+    #[arg(long, value_name = "on|off", value_parser = super::copy::switch)]
+    peer_access: Option<bool>,
     /// Give each GPU COUNT NICs of the same kind
     #[arg(long, value_name = "COUNT", value_parser = between(1_u32, 64))]
     nics_per_gpu: Option<u32>,
@@ -105,6 +108,7 @@ impl LibraryArgs {
             no_gpudirect,
             sockets,
             no_peer_access,
+            peer_access,
             nics_per_gpu,
             storage,
             cpu,
@@ -122,6 +126,7 @@ impl LibraryArgs {
             }),
             sockets,
             no_peer_access,
+            peer_access,
             nics_per_gpu,
             what_if: WhatIf {
                 no_gpudirect,

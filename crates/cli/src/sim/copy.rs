@@ -4,8 +4,8 @@ use std::io::Write;
 
 use anyhow::anyhow;
 use serde_json::json;
-use weftlink_fabric::Paths;
 use weftlink_fabric::bytes::Bytes;
+use weftlink_fabric::{Paths, PeerAccess};
 use weftlink_sim::Constants;
 
 use crate::Failure;
@@ -54,7 +54,10 @@ pub(super) fn switch(text: &str) -> Result<bool, String> {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let fabric = crate::topo::resolve(args.fabric.as_deref(), args.gpu.as_deref())?;
+    let mut fabric = crate::topo::resolve(args.fabric.as_deref(), args.gpu.as_deref())?;
+    if args.peer_access.is_some() {
+        fabric = fabric.with_peer_access(PeerAccess::from_setting(args.peer_access));
+    }
     let find = |name: &String| {
         fabric.find(name).ok_or_else(|| {
             Failure::misuse(anyhow!(
@@ -70,8 +73,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let ends = (find(&args.source)?, find(&args.target)?);
     let paths = Paths::of(&fabric);
     let constants = Constants::shipped();
-    let copied = weftlink_sim::copy::copy(&constants, &paths, ends, args.size.0, args.peer_access)
-        .map_err(Failure::misuse)?;
+    let copied = weftlink_sim::copy::copy(&constants, &paths, ends, args.size.0).map_err(Failure::misuse)?;
     let (from, to) = copied.narrowest;
     let seconds = copied.time.0 as f64 / 1e12;
     if args.json {

@@ -106,7 +106,7 @@ impl Disturbed {
         let beside = self.beside.iter().map(|job| tenant(job.operation, job.bytes, &job.gpus));
         let tenants: Vec<Tenant> =
             std::iter::once(tenant(operation, bytes, &self.gpus)).chain(beside).collect();
-        let none = Conditions::default();
+        let none = conditions.undisturbed();
         let alone_us = |tenant: &Tenant| -> Result<f64, Failure> {
             let done = site.execute_concurrently(std::slice::from_ref(tenant), &none, None);
             let done = done?;

@@ -39,6 +39,7 @@ pub(super) fn fabric(paths: &Paths<'_>, summary: &Summary) -> anyhow::Result<Val
             "no_links_because": summary.no_links.map(NoLinks::reason),
             "sentence": summary.sentence(),
             "notes": fabric.notes(),
+            "pcie_peer_access": !fabric.lacks_peer_access(),
         }
     }))
 }

@@ -4,10 +4,10 @@ use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
 use weftlink_fabric::catalog::gpus::{GPUS, GpuLinks, GpuModel, Price};
-use weftlink_fabric::catalog::switches::{NVSWITCHES, NvSwitch};
+use weftlink_fabric::catalog::switches::{NVSWITCHES, NvSwitch, chips};
 use weftlink_fabric::catalog::{links as catalog_links, systems as catalog_systems};
 use weftlink_fabric::cliff;
-use weftlink_fabric::figure::Figure;
+use weftlink_fabric::figure::{Figure, LinkRate};
 use weftlink_fabric::rate::Rate;
 use weftlink_fabric::{DeviceKind, Fabric, LinkKind, LinkSpec};
 
@@ -40,12 +40,12 @@ const SYSTEMS_NOTE: &str = "NIC rates are each way per port. A cluster: `weft to
 const LINKS_NOTE: &str = "Rates are each way per link (a PCIe slot of that width, a network port). \
                           Effective is what large GPU transfers get: NCCL's planning figures inside a host, fits to \
                           published runs between hosts; plain TCP passes some 3.3 GB/s per NIC. edr, hdr, ndr and xdr are also \
-                          ib100, ib200, ib400 and ib800; networks at other rates are named by their Gb/s: roce50, eth40. `--json` has \
-                          every source.";
+                          ib100, ib200, ib400 and ib800; networks at other rates are named by their Gb/s: roce50, eth40. \
+                          `checked`: the rate was compared with the source. `--json` has every source.";
 const SWITCHES_NOTE: &str = "The rate is each way over all ports of one chip.";
 const GPUS_NOTE: &str = "The link rate is each way per GPU over all its links. \
-                         The slot is what the PCI function reports; gb10, gb200 and gb300 reach their CPU over C2C, and the slots of gb200 \
-                         and gb300 are unverified.";
+                         The slot is what the PCI function reports; gb10, gh200, gb200, gb300 and vr200 reach their CPU over C2C, and the slots of \
+                         gh200 and gb300 are unverified. Memory is as advertised for one GPU of the product.";
 const PRICE_NOTE: &str = " List price -: sold in systems, or not published.";
 
 fn systems() -> Table {
@@ -62,7 +62,7 @@ fn systems() -> Table {
             fabric.gpus().len().to_string(),
             model.map_or("?", |model| model.id).to_owned(),
             model.map_or_else(|| "-".to_owned(), |model| links_in_use(&fabric, model)),
-            nvswitches(&fabric).to_string(),
+            chips(&fabric).to_string(),
             nics,
             system.summary.to_owned(),
         ]);
@@ -85,12 +85,12 @@ fn links() -> Table {
     let mut table =
         Table::new(["link", "name", "nominal", "effective", "latency", "source of the nominal rate"])
             .optional(&["name", "latency"]);
-    let amount = |figure: &Option<weftlink_fabric::figure::LinkRate>| {
+    let amount = |figure: &Option<LinkRate>| {
         figure.as_ref().map_or_else(|| "-".to_owned(), |figure| figure.value.amount().to_string())
     };
-    for (id, spec) in named_links() {
+    for spec in catalog_links::all() {
         table.row([
-            id,
+            catalog_links::id_of(&spec),
             spec.kind.to_string(),
             amount(&spec.nominal),
             amount(&spec.effective),
@@ -98,7 +98,7 @@ fn links() -> Table {
             spec.nominal
                 .as_ref()
                 .or(spec.effective.as_ref())
-                .map_or_else(String::new, |figure| figure.source.to_string()),
+                .map_or_else(String::new, |figure| figure.provenance().to_string()),
         ]);
     }
     table
@@ -174,37 +174,22 @@ fn switches_json() -> Value {
     Value::Object(NVSWITCHES.iter().map(entry).collect())
 }
 
-/// The catalog's links under names that tell apart what has the same kind and other rates.
-fn named_links() -> Vec<(String, LinkSpec)> {
-    let mut named: Vec<(String, LinkSpec)> = Vec::new();
-    for spec in catalog_links::all() {
-        let mut id = spec.kind.id();
-        if named.iter().any(|(other, _)| *other == id) {
-            id = match spec.kind {
-                LinkKind::NvLink { .. } => format!("{id}-geforce"),
-                _ => format!("{id}-mi350"),
-            };
-        }
-        named.push((id, spec));
-    }
-    named
-}
-
 fn links_json() -> Value {
-    let entry = |(id, spec): (String, LinkSpec)| {
-        let rate = |figure: &Option<weftlink_fabric::figure::LinkRate>| {
-            figure.as_ref().map(|figure| figure.value.gb())
-        };
-        let source = |figure: &Option<weftlink_fabric::figure::LinkRate>| {
-            figure.as_ref().map(|figure| figure.source.to_string())
-        };
+    let entry = |spec: LinkSpec| {
+        let rate = |figure: &Option<LinkRate>| figure.as_ref().map(|figure| figure.value.gb());
+        let source = |figure: &Option<LinkRate>| figure.as_ref().map(|figure| figure.source.to_string());
+        let checked = |figure: &Option<LinkRate>| figure.as_ref().map(|figure| figure.checked);
         let mut value = json!({
             "name": spec.kind.to_string(),
             "nominal_gb_per_s_each_way": rate(&spec.nominal),
             "nominal_source": source(&spec.nominal),
+            "nominal_checked": checked(&spec.nominal),
             "effective_gb_per_s_each_way": rate(&spec.effective),
             "effective_source": source(&spec.effective),
+            "effective_checked": checked(&spec.effective),
             "latency_ns": spec.latency.as_ref().map(|latency| latency.value.0),
+            "latency_source": spec.latency.as_ref().map(|latency| latency.source.to_string()),
+            "latency_checked": spec.latency.as_ref().map(|latency| latency.checked),
         });
         if let LinkKind::Pcie { generation, width } = spec.kind {
             value["lanes"] = json!(width);
@@ -216,9 +201,9 @@ fn links_json() -> Value {
                 value["also"] = json!(id);
             }
         }
-        (id, value)
+        (catalog_links::id_of(&spec), value)
     };
-    Value::Object(named_links().into_iter().map(entry).collect::<Map<_, _>>())
+    Value::Object(catalog_links::all().into_iter().map(entry).collect::<Map<_, _>>())
 }
 
 fn gpus_json() -> Value {
@@ -236,7 +221,8 @@ fn gpus_json() -> Value {
             "memory_gb": model.memory.0 as f64 / 1e9,
             "memory_gb_per_s": model.memory_rate.value.gb(),
             "memory_source": model.memory_rate.source.to_string(),
-            "link": links.map(|(link, _)| link.kind.id()),
+            "memory_checked": model.memory_rate.checked,
+            "link": links.map(|(link, _)| catalog_links::id_of(link)),
             "links": links.map_or(0, |(_, count)| count),
             "link_gb_per_s_each_way": links.and_then(|(link, _)| link.nominal.as_ref()).map(|figure| figure.value.gb()),
             "link_gb_per_s_both_ways": links.and_then(|(link, _)| link.nominal.as_ref()).map(|figure| figure.value.both_ways().gb()),
@@ -259,10 +245,11 @@ fn systems_json() -> Value {
         let value = json!({
             "summary": system.summary,
             "source": system.source,
+            "checked": system.checked,
             "hosts": fabric.hosts().len(),
             "gpus": fabric.gpus().len(),
             "gpu": first_model(&fabric).map(|model| model.id),
-            "nvswitches": nvswitches(&fabric),
+            "nvswitches": chips(&fabric),
             "nics": fabric.devices_where(|kind| matches!(kind, DeviceKind::Nic(_))).count(),
             "network_gbit_per_s_per_host": nics.map(|nics| nics.total().bytes_per_second() as f64 / 125e6),
         });
@@ -273,8 +260,4 @@ fn systems_json() -> Value {
 
 fn first_model(fabric: &Fabric) -> Option<&'static GpuModel> {
     fabric.gpus().first().and_then(|gpu| fabric.device(*gpu).kind.gpu_model())
-}
-
-fn nvswitches(fabric: &Fabric) -> usize {
-    fabric.devices_where(|kind| matches!(kind, DeviceKind::NvSwitch { .. })).count()
 }

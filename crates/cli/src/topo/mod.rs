@@ -34,13 +34,15 @@ Examples:
   weft topo \"2x hgx-h100 + 8x ndr\"             a cluster of two hosts
   weft topo topo.xml --matrix                  a topology file of NCCL or RCCL
   nvidia-smi topo -m | weft topo - --gpu h100  the output of nvidia-smi
+  weft topo \"cluster.ibnet + hgx-h100\"        a network file and its hosts
   weft topo gb200-nvl72 --path gpu0 gpu71 --bytes 1GB
   weft topo dgx-1-v100 --svg dgx1.svg
 
 Path types, best first, in NCCL's order: LOC NVL NVB C2C PIX PXB P2C PXN PHB SYS NET DIS. \
 NV18 is NVL over 18 links.")]
 pub(crate) struct Args {
-    /// A system (`hgx-h100`), a cluster (`2x hgx-h100 + 8x ndr`), a file, or `-` for standard input [default: this machine]
+    /// A system (`hgx-h100`), a cluster (`2x hgx-h100 + 8x ndr`), a file, a file of a network and its hosts (`cluster.ibnet +
+    /// hgx-h100`), or `-` for standard input [default: this machine]
     target: Option<String>,
     /// Print the catalog: systems, links, GPUs or switches
     #[arg(long, value_name = "WHAT", num_args = 0..=1, default_missing_value = "systems", conflicts_with = "target")]
@@ -141,6 +143,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         say!(out, "{}", summary.sentence())?;
         for note in fabric.notes() {
             say!(out, "Note: {}.", with_option(note.trim_end_matches('.')))?;
+        }
+        if fabric.lacks_peer_access() {
+            say!(
+                out,
+                "Note: GPUs that only PCIe connects have no access to each other's memory (the driver of GeForce cards refuses it); their data goes through host memory."
+            )?;
         }
     }
     Ok(())

@@ -146,7 +146,7 @@ fn hop(fabric: &Fabric, from: &[DeviceId], to: &[DeviceId]) -> Vec<String> {
                 "{} {} ({})",
                 figure.value.per_pair((*count).into()).amount(),
                 figure.basis,
-                figure.source
+                figure.provenance()
             )
         };
         let figures: Vec<String> =

@@ -1,4 +1,4 @@
-//! docs/claims.toml, read: every claim either checked or open, and complete.
+//! docs/claims.toml, read: every claim either checked, shown or open, and complete.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -40,6 +40,42 @@ pub(super) struct Claim {
 pub(super) enum State {
     Open { need: Need, why: String },
     Checked(Check),
+    Shown(Shown),
+}
+
+/// A verdict of a test, of a measurement or of the code, which no command prints.
+pub(super) struct Shown {
+    pub(super) evidence: Vec<Evidence>,
+    pub(super) verdict: Verdict,
+    pub(super) note: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Evidence {
+    /// From the root of the repository.
+    pub(super) file: String,
+    /// What a line of it has: parts in this order, separated by ` ... `.
+    pub(super) has: String,
+}
+
+impl Evidence {
+    /// Whether the file has such a line.
+    pub(super) fn stands(&self) -> bool {
+        fs::read_to_string(root().join(&self.file)).is_ok_and(|text| has_line(&text, &self.has))
+    }
+}
+
+/// Whether a line of a text has all parts of a quote, in this order.
+pub(super) fn has_line(text: &str, quote: &str) -> bool {
+    text.lines().any(|line| {
+        let mut rest = line;
+        quote.split(" ... ").all(|part| {
+            let found = rest.find(part);
+            rest = found.map_or("", |at| &rest[at + part.len()..]);
+            found.is_some()
+        })
+    })
 }
 
 pub(super) struct Check {
@@ -94,6 +130,7 @@ struct Row {
     quote: String,
     open: Option<Need>,
     why: Option<String>,
+    shown: Option<Vec<Evidence>>,
     command: Option<String>,
     pick: Option<String>,
     over: Option<Over>,
@@ -116,9 +153,15 @@ impl TryFrom<Row> for Claim {
         if row.quote.split_whitespace().count() > 15 {
             return Err(wrong("the quote has more than 15 words"));
         }
-        let state = match (row.open, row.why, row.command, row.pick, row.value, row.verdict) {
-            (Some(need), Some(why), None, None, None, None) => State::Open { need, why },
-            (None, None, Some(command), Some(pick), Some(value), Some(verdict)) => {
+        let state = match (row.open, row.why, row.shown, row.command, row.pick, row.value, row.verdict) {
+            (Some(need), Some(why), None, None, None, None, None) => State::Open { need, why },
+            (None, None, Some(evidence), None, None, None, Some(verdict)) => {
+                let Some(note) = row.note.filter(|_| !evidence.is_empty()) else {
+                    return Err(wrong("shown, without a note or without a file"));
+                };
+                State::Shown(Shown { evidence, verdict, note })
+            }
+            (None, None, None, Some(command), Some(pick), Some(value), Some(verdict)) => {
                 if matches!(value, Said::Word(_)) == row.tolerance.is_some() {
                     return Err(wrong("a number has a tolerance and a word has none"));
                 }
@@ -137,7 +180,11 @@ impl TryFrom<Row> for Claim {
                     note: row.note.unwrap_or_default(),
                 })
             }
-            _ => return Err(wrong("either open and why, or command, pick, value and verdict")),
+            _ => {
+                return Err(wrong(
+                    "either open and why, or shown and verdict, or command, pick, value and verdict",
+                ));
+            }
         };
         Ok(Self { id: row.id, document: row.document, quote: row.quote, state })
     }

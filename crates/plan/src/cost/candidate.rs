@@ -98,6 +98,14 @@ fn of(
         let why = "ranks access each other's memory, which is impossible over the network";
         return Err(Impossible(why.to_owned()));
     }
+    if let Some((a, b)) = usage.peers().find(|(a, b)| !placement.can_access(*a, *b)) {
+        let name = |rank: u32| placement.fabric().device_name(placement.gpu_of_model(rank));
+        return Err(Impossible(format!(
+            "ranks access each other's memory, and {} cannot access that of {} over PCIe: the driver of GeForce cards refuses it, or it is turned off",
+            name(b),
+            name(a)
+        )));
+    }
     let messages = match between {
         Medium::Network => {
             let islands: Vec<u32> =

@@ -4,7 +4,7 @@
 //! are regular, so loads are counted on the first islands only, while hops and bytes are those of all ranks. A few islands do
 //! not show oversubscription of the network; the [bounds](Bounds) do, and no prediction is faster than them.
 
-use weftlink_fabric::{DeviceKind, Fabric, Paths};
+use weftlink_fabric::{DeviceId, DeviceKind, Fabric, Paths};
 
 use super::constants;
 use super::loads::Loads;
@@ -102,6 +102,17 @@ impl<'f> Placement<'f> {
             }
             same => same.clone(),
         }
+    }
+
+    /// The GPU of a rank of the model.
+    pub(super) fn gpu_of_model(&self, rank: u32) -> DeviceId {
+        self.fabric.gpus()[self.model.ranks[rank as usize] as usize]
+    }
+
+    /// Whether two ranks of the model can access each other's memory.
+    pub(super) fn can_access(&self, one: u32, other: u32) -> bool {
+        let (one, other) = (self.gpu_of_model(one), self.gpu_of_model(other));
+        self.fabric.can_access(one, other, self.paths.path(one, other).kind)
     }
 
     /// The model's routes.

@@ -50,6 +50,11 @@ impl Usage {
         self.peers.iter().any(|(from, to)| places[*from as usize].0 != places[*to as usize].0)
     }
 
+    /// The pairs of ranks of which one accesses the memory of the other.
+    pub(super) fn peers(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        self.peers.iter().copied()
+    }
+
     /// Whether ranks only wait for each other and move no data.
     pub(super) fn only_waits(&self) -> bool {
         self.pairs.values().all(|chunks| *chunks == 0) && self.nvswitch.is_empty() && self.network.is_empty()

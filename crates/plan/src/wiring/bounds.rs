@@ -19,7 +19,7 @@
 //! still sends S and receives S.
 //!
 //! The parts are single ranks, hosts, islands, hosts below the same leaf switches, halves; and on direct links every
-//! subset (see [`Mesh`]). Rates are effective ones. As elsewhere, GPUs with GPU links use these among themselves, and PCIe
+//! subset (see [`Mesh`]). Rates are line rates, or measured ones, which no transfer exceeds. As elsewhere, GPUs with GPU links use these among themselves, and PCIe
 //! only to leave their island.
 //!
 //! Deliberately absent: latency. A bound applies to very large calls, not to small ones.

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use weftlink_fabric::maxflow::FlowGraph;
-use weftlink_fabric::{DeviceId, DeviceKind, Fabric, LinkKind, Measure};
+use weftlink_fabric::{DeviceId, DeviceKind, Fabric, LinkKind};
 
 use super::bounds::{Class, MeshCuts, Partition};
 use super::mesh::{EXACT_RANKS_MAX, Mesh};
@@ -216,7 +216,7 @@ impl SiteFlow {
         };
         for (local, member) in members.iter().enumerate() {
             for link in fabric.links_from(*member) {
-                let rate = fabric.rate(link, Measure::Effective).bytes_per_second().min(OPEN);
+                let rate = fabric.limit(link).bytes_per_second().min(OPEN);
                 let kind = fabric.spec(link).kind;
                 match members.binary_search(&link.target) {
                     Ok(_) if matches!(kind, LinkKind::Network { .. }) => {}

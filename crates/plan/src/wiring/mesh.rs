@@ -6,7 +6,7 @@
 //!
 //! Deliberately absent: switches, and PCIe beside the links, which no library uses in addition.
 
-use weftlink_fabric::{DeviceId, Fabric, Measure};
+use weftlink_fabric::{DeviceId, Fabric};
 
 /// The largest mesh of which every cut is tried.
 pub const EXACT_RANKS_MAX: usize = 16;
@@ -64,7 +64,7 @@ impl Mesh {
             for link in fabric.links_from(*gpu).iter().filter(|link| fabric.spec(link).kind.is_gpu_fabric()) {
                 if let Ok(found) = numbers.binary_search_by_key(&link.target, |(id, _)| *id) {
                     let cell = row * gpus.len() + numbers[found].1;
-                    rates[cell] += fabric.rate(link, Measure::Effective).bytes_per_second();
+                    rates[cell] += fabric.limit(link).bytes_per_second();
                     counts[cell] += u64::from(link.count);
                 }
             }

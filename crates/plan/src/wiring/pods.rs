@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use weftlink_fabric::maxflow::FlowGraph;
-use weftlink_fabric::{DeviceId, DeviceKind, Fabric, LinkKind, Measure};
+use weftlink_fabric::{DeviceId, DeviceKind, Fabric, LinkKind};
 
 use super::bounds::{Class, Partition};
 use super::sites::{Placed, Sites};
@@ -173,7 +173,7 @@ impl<'f> Cluster<'f> {
         for (from, switch) in switches.iter().enumerate() {
             for link in self.fabric.links_from(*switch) {
                 if let Some(to) = number(link.target) {
-                    graph.edge(from, to, self.fabric.rate(link, Measure::Effective).bytes_per_second());
+                    graph.edge(from, to, self.fabric.limit(link).bytes_per_second());
                 }
             }
         }
@@ -186,8 +186,7 @@ fn cables(fabric: &Fabric, members: &[DeviceId]) -> Vec<(DeviceId, u64)> {
     let mut found: BTreeMap<DeviceId, u64> = BTreeMap::new();
     for link in members.iter().flat_map(|member| fabric.links_from(*member)) {
         if matches!(fabric.spec(link).kind, LinkKind::Network { .. }) {
-            *found.entry(link.target).or_default() +=
-                fabric.rate(link, Measure::Effective).bytes_per_second();
+            *found.entry(link.target).or_default() += fabric.limit(link).bytes_per_second();
         }
     }
     found.into_iter().collect()
@@ -198,5 +197,5 @@ fn uplinks(fabric: &Fabric, switch: DeviceId) -> u64 {
     let to_switch =
         |link: &&weftlink_fabric::Link| matches!(fabric.device(link.target).kind, DeviceKind::NetSwitch(_));
     let links = fabric.links_from(switch).iter().filter(to_switch);
-    links.map(|link| fabric.rate(link, Measure::Effective).bytes_per_second()).sum()
+    links.map(|link| fabric.limit(link).bytes_per_second()).sum()
 }

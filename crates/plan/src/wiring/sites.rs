@@ -160,9 +160,7 @@ fn nics_beside(fabric: &Fabric, members: &[DeviceId], gpus: &[DeviceId]) -> Vec<
     let rate = |nic: DeviceId| {
         let cables = fabric.links_from(nic).iter();
         let cables = cables.filter(|link| matches!(fabric.spec(link).kind, LinkKind::Network { .. }));
-        let cabled: u64 = cables
-            .map(|link| fabric.rate(link, weftlink_fabric::Measure::Effective).bytes_per_second())
-            .sum();
+        let cabled: u64 = cables.map(|link| fabric.limit(link).bytes_per_second()).sum();
         let ports = match &fabric.device(nic).kind {
             DeviceKind::Nic(ports) => ports.iter().map(|port| port.rate.bytes_per_second()).sum(),
             _ => 0,

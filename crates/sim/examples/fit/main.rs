@@ -4,8 +4,10 @@
 //! cargo run -p weftlink-sim --example fit -- accuracy        errors of the shipped constants
 //! cargo run -p weftlink-sim --example fit -- form            errors of the closed form
 //! cargo run -p weftlink-sim --example fit -- fit             fits the constants; prints values for src/constants/table.rs
-//! cargo run -p weftlink-sim --example fit -- leave-one-out   fits without each system in turn and predicts that system;
+//! cargo run -p weftlink-sim --example fit -- leave-one-out   fits without each site in turn and predicts that site;
 //!                                                            writes the data of docs/accuracy.md and the expected errors
+//! cargo run -p weftlink-sim --example fit -- frozen          errors of the shipped constants on the frozen sites, which no other
+//!                                                            command looks at; `frozen names` lists them
 //! cargo run -p weftlink-sim --example fit -- rows TABLE      prints every row of the tables with this prefix
 //! ```
 //!
@@ -23,6 +25,7 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use weftlink_sim::accuracy::sites::{self, Sites};
 use weftlink_sim::accuracy::{self, BANDS, band};
 use weftlink_sim::estimate::Machine;
 use weftlink_sim::library::predict_on;
@@ -40,32 +43,6 @@ const ROUNDS: usize = 2;
 /// Scale of errors by band: the difference of the same setup between sites, and the accuracy required.
 const SIGMA: [f64; 4] = [0.2, 0.2, 0.12, 0.05];
 
-/// Prefixes of system names, and the machine they denote.
-const SAME: [(&str, &str); 17] = [
-    ("AWS p5.48xlarge", "AWS p5"),
-    ("AWS Batch", "AWS p5"),
-    ("AWS p5en", "AWS p5en"),
-    ("AWS p3dn", "AWS p3dn"),
-    ("Azure ND", "Azure ND A100"),
-    ("A100-40GB NVSwitch node (Azure", "Azure ND A100"),
-    ("CoreWeave GB200", "CoreWeave GB200"),
-    ("OCI BM.GPU.MI300X", "OCI MI300X"),
-    ("AMD Accelerator Cloud", "AMD Accelerator Cloud"),
-    ("GCP a3-highgpu", "GCP a3-highgpu"),
-    ("GCP A4 B200", "GCP A4"),
-    ("Together AI B200", "Together AI B200"),
-    ("8x H200 node", "8x H200 node"),
-    ("8x B200 node", "8x B200 node"),
-    ("8x MI300X node", "8x MI300X node"),
-    ("8x RTX 4090", "8x RTX 4090"),
-    ("2x RTX 2080 Ti", "2x RTX 2080 Ti"),
-];
-
-/// The machine that a system's name denotes.
-fn machine_name(system: &str) -> &str {
-    SAME.iter().find(|(start, _)| system.starts_with(start)).map_or(system, |(_, name)| name)
-}
-
 fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
@@ -79,7 +56,12 @@ fn main() -> ExitCode {
 fn run() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let command = arguments.first().map_or("accuracy", String::as_str);
-    let file = arguments.get(if command == "rows" { 2 } else { 1 }).map_or(FILE, String::as_str);
+    let file = match command {
+        "frozen" => None,
+        "rows" => arguments.get(2),
+        _ => arguments.get(1),
+    };
+    let file = file.map_or(FILE, String::as_str);
     let rows: Vec<Row> =
         published::read(&std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?)
             .map_err(|error| format!("{file}: {error}"))?
@@ -88,6 +70,21 @@ fn run() -> Result<(), Box<dyn Error>> {
             .map(|(row, _)| row)
             .collect();
     let shipped = Constants::shipped();
+    let sites = Sites::of(&rows);
+    let (frozen, open): (Vec<usize>, Vec<usize>) =
+        (0..rows.len()).partition(|index| sites.is_frozen(sites.of_row(*index)));
+    if command == "frozen" {
+        for (site, name) in sites.names().iter().enumerate().filter(|(site, _)| sites.is_frozen(*site)) {
+            let count = frozen.iter().filter(|index| sites.of_row(**index) == site).count();
+            println!("frozen: {name} ({count} rows)");
+        }
+        if arguments.get(1).is_none_or(|asked| asked != "names") {
+            let rows: Vec<Row> = frozen.iter().map(|index| rows[*index].clone()).collect();
+            report::errors(&accuracy::by_table(&rows, &execute_all(&shipped, &rows)), 0);
+        }
+        return Ok(());
+    }
+    let rows: Vec<Row> = open.into_iter().map(|index| rows[index].clone()).collect();
     match command {
         "accuracy" => report::errors(&accuracy::by_table(&rows, &execute_all(&shipped, &rows)), 40),
         "form" => report::errors(&accuracy::by_table(&rows, &predict_all(&shipped, &rows)), 12),
@@ -120,7 +117,7 @@ fn run() -> Result<(), Box<dyn Error>> {
         }
         _ => {
             return Err(format!(
-                "unknown command {command:?}; use accuracy, form, fit, leave-one-out or rows"
+                "unknown command {command:?}; use accuracy, form, fit, leave-one-out, frozen or rows"
             )
             .into());
         }
@@ -187,9 +184,9 @@ fn ratios(constants: &Constants, rows: &[Row]) -> Vec<f64> {
     execute_all(constants, rows).into_iter().zip(forms).map(|(executed, form)| executed / form).collect()
 }
 
-/// Fits the free constants on all rows but those of one system.
-fn fit(rows: &[Row], ratios: &[f64], without: Option<&str>) -> Constants {
-    let chosen = thin(rows, without);
+/// Fits the free constants on all rows but those of one site.
+fn fit(rows: &[Row], ratios: &[f64], without: Option<&[usize]>) -> Constants {
+    let chosen = thin(rows, without.unwrap_or_default());
     let ratios: Vec<f64> = chosen.iter().map(|index| ratios[*index]).collect();
     let chosen: Vec<Row> = chosen.into_iter().map(|index| rows[index].clone()).collect();
     let weights = weigh(&chosen);
@@ -203,11 +200,11 @@ fn fit(rows: &[Row], ratios: &[f64], without: Option<&str>) -> Constants {
     })
 }
 
-/// The rows to fit on.
-fn thin(rows: &[Row], without: Option<&str>) -> Vec<usize> {
+/// The rows to fit on; `without` are the indices of rows to leave out, in order.
+fn thin(rows: &[Row], without: &[usize]) -> Vec<usize> {
     let mut tables: BTreeMap<(&str, usize), Vec<usize>> = BTreeMap::new();
     for (index, row) in rows.iter().enumerate() {
-        if without != Some(machine_name(&row.system)) {
+        if without.binary_search(&index).is_err() {
             tables.entry((&row.id, band(row.bytes))).or_default().push(index);
         }
     }
@@ -227,32 +224,31 @@ fn weigh(rows: &[Row]) -> Vec<f64> {
     let mut tables: BTreeMap<(&str, usize), f64> = BTreeMap::new();
     for row in rows {
         let share = 1.0 / table_rows[&(row.id.as_str(), band(row.bytes))];
-        *tables.entry((machine_name(&row.system), band(row.bytes))).or_default() += share;
+        *tables.entry((sites::machine(&row.system), band(row.bytes))).or_default() += share;
     }
     rows.iter()
         .map(|row| {
             let band = band(row.bytes);
-            1.0 / table_rows[&(row.id.as_str(), band)] / tables[&(machine_name(&row.system), band)].sqrt()
+            1.0 / table_rows[&(row.id.as_str(), band)] / tables[&(sites::machine(&row.system), band)].sqrt()
         })
         .collect()
 }
 
-/// Time of each row by execution, with constants fitted without its system.
+/// Time of each row by execution, with constants fitted without its site.
 fn leave_one_out(rows: &[Row], ratios: &[f64]) -> Vec<f64> {
-    let mut systems: Vec<&str> = rows.iter().map(|row| machine_name(&row.system)).collect();
-    systems.sort_unstable();
-    systems.dedup();
-    println!("{} systems, {} bands", systems.len(), BANDS.len());
+    let sites = Sites::of(rows);
+    println!("{} sites, {} bands", sites.names().len(), BANDS.len());
     let mut predicted = vec![f64::NAN; rows.len()];
-    let each = in_parallel(&systems, |system| {
-        let of_system: Vec<usize> =
-            (0..rows.len()).filter(|index| machine_name(&rows[*index].system) == *system).collect();
-        let left_out: Vec<Row> = of_system.iter().map(|index| rows[*index].clone()).collect();
-        let constants = fit(rows, ratios, Some(system));
-        (of_system, accuracy::predict_rows(&constants, &left_out, &mut |_| {}))
+    let of_sites: Vec<Vec<usize>> = (0..sites.names().len())
+        .map(|site| (0..rows.len()).filter(|index| sites.of_row(*index) == site).collect())
+        .collect();
+    let each = in_parallel(&of_sites, |of_site: &Vec<usize>| {
+        let left_out: Vec<Row> = of_site.iter().map(|index| rows[*index].clone()).collect();
+        let constants = fit(rows, ratios, Some(of_site));
+        accuracy::predict_rows(&constants, &left_out, &mut |_| {})
     });
-    for (of_system, times) in each {
-        for (index, time) in of_system.into_iter().zip(times) {
+    for (of_site, times) in of_sites.into_iter().zip(each) {
+        for (index, time) in of_site.into_iter().zip(times) {
             predicted[index] = time;
         }
     }

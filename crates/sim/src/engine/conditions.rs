@@ -74,6 +74,21 @@ impl Conditions {
         self.disturbances.is_empty()
     }
 
+    /// The same disturbances with no effect: a run under them differs from one without conditions in nothing but its mode, since it
+    /// simulates the same ranks as one under these.
+    pub fn undisturbed(&self) -> Self {
+        let without_effect = |disturbance: &Disturbance| match *disturbance {
+            Disturbance::Slow { link, .. } | Disturbance::Flapping { link, .. } => {
+                Disturbance::Slow { link, fraction: 1.0 }
+            }
+            Disturbance::Throttled { gpu, .. } => Disturbance::Throttled { gpu, fraction: 1.0 },
+            Disturbance::Delayed { job, rank, lane, step, .. } => {
+                Disturbance::Delayed { job, rank, lane, step, by: Picoseconds(0) }
+            }
+        };
+        Self { disturbances: self.disturbances.iter().map(without_effect).collect() }
+    }
+
     /// The missing links.
     pub fn missing_links(&self) -> Vec<(DeviceId, DeviceId)> {
         let missing = |disturbance: &Disturbance| match *disturbance {

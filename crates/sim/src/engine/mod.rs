@@ -39,12 +39,23 @@ pub trait CostModel {
     fn lane(&self, wire: &Wire, protocol: Option<Protocol>) -> f64;
     /// Bytes on the wire for `bytes` of data.
     fn on_the_wire(&self, wire: &Wire, protocol: Option<Protocol>, bytes: f64) -> f64;
-    /// Achievable rate of a link, in bytes per second, given its nominal rate.
-    fn capacity(&self, kind: LinkKind, bytes_per_second: f64) -> f64;
+    /// Achievable rate of a link, in bytes per second.
+    fn capacity(&self, link: LinkLine) -> f64;
     /// Fraction of a link's capacity that in-switch reductions and multicasts get.
     fn multicast(&self) -> f64;
     /// Bytes per second of a copy within a rank's memory.
     fn copy(&self) -> f64;
+}
+
+/// A link as a cost model sees it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LinkLine {
+    /// The kind of link.
+    pub kind: LinkKind,
+    /// Whether it connects two network switches.
+    pub is_between_switches: bool,
+    /// Line rate of all its wires.
+    pub bytes_per_second: f64,
 }
 
 /// Nominal link rates and a constant hop latency, for questions about a plan rather than a library.
@@ -69,8 +80,8 @@ impl CostModel for Nominal {
     fn on_the_wire(&self, _wire: &Wire, _protocol: Option<Protocol>, bytes: f64) -> f64 {
         bytes
     }
-    fn capacity(&self, _kind: LinkKind, bytes_per_second: f64) -> f64 {
-        bytes_per_second
+    fn capacity(&self, link: LinkLine) -> f64 {
+        link.bytes_per_second
     }
     fn multicast(&self) -> f64 {
         1.0

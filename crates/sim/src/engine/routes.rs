@@ -3,7 +3,7 @@
 
 use rustc_hash::FxHashMap;
 use weftlink_fabric::paths::island::Place;
-use weftlink_fabric::{DeviceId, DeviceKind, LinkKind, PathType, Paths};
+use weftlink_fabric::{DeviceId, DeviceKind, Fabric, LinkKind, PathType, Paths};
 
 /// A path and the devices along it; parallel devices form one station.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,13 +104,16 @@ impl<'f> Routes<'f> {
             return None;
         }
         let (before, behind) = (&route.stations[..first], &route.stations[last + 1..]);
-        let out = nics_of(self.paths, before.iter().rev(), route.stations[first][0])?;
         let back = nics_of(self.paths, behind.iter(), route.stations[last][0])?;
+        let is_gpu = |station: &Vec<DeviceId>| matches!(fabric.device(station[0]).kind, DeviceKind::Gpu(_));
+        // Data that passes through another GPU does so to leave on the rail on which it arrives.
+        let is_relayed = before.iter().skip(1).any(is_gpu);
+        let on_rail = if is_relayed { self.nics_on_rail(before.last()?[0], &back) } else { None };
+        let out = match on_rail {
+            Some(out) => out,
+            None => nics_of(self.paths, before.iter().rev(), route.stations[first][0])?,
+        };
         if out == route.stations[first] && back == route.stations[last] {
-            return None;
-        }
-        let between = self.paths.route(out[0], back[0]);
-        if between.path.kind == PathType::Dis || between.stations.len() < 3 {
             return None;
         }
         let switches = |nics: &[DeviceId]| -> Option<Vec<DeviceId>> {
@@ -121,7 +124,10 @@ impl<'f> Routes<'f> {
             Some(all)
         };
         let (switches_out, switches_back) = (switches(&out)?, switches(&back)?);
-        let mut across = between.stations[1..between.stations.len() - 1].to_vec();
+        let mut across: Vec<Vec<DeviceId>> = between_switches(fabric, switches_out[0], switches_back[0])?
+            .into_iter()
+            .map(|switch| vec![switch])
+            .collect();
         if across.len() == 1 && switches_out != switches_back {
             return None;
         }
@@ -129,11 +135,45 @@ impl<'f> Routes<'f> {
         across[end] = switches_back;
         across[0] = switches_out;
         let mut stations = before.to_vec();
+        if let (true, Some((at, relay))) = (is_relayed, self.relay_beside(before, &out)) {
+            stations[at] = vec![relay];
+        }
         stations.push(out);
         stations.append(&mut across);
         stations.push(back);
         stations.extend_from_slice(behind);
         Some(Route { path: route.path, stations })
+    }
+
+    /// The GPU beside a NIC through which data reaches it, and the position of its station: of several GPUs below a switch, that to which
+    /// the NIC is assigned.
+    fn relay_beside(&self, before: &[Vec<DeviceId>], out: &[DeviceId]) -> Option<(usize, DeviceId)> {
+        let fabric = self.paths.fabric();
+        let below = |wanted: fn(&DeviceKind) -> bool| -> Vec<DeviceId> {
+            let links = before.last().map_or(&[][..], |place| fabric.links_from(place[0]));
+            links.iter().map(|link| link.target).filter(|id| wanted(&fabric.device(*id).kind)).collect()
+        };
+        let gpus = below(|kind| matches!(kind, DeviceKind::Gpu(_)));
+        let nics = below(|kind| matches!(kind, DeviceKind::Nic(_)));
+        let at = before.iter().rposition(|station| gpus.contains(&station[0])).filter(|at| *at > 0)?;
+        let nic = nics.iter().position(|nic| *nic == out[0])?;
+        let relay = *gpus.get(nic * gpus.len() / nics.len())?;
+        let from = before[at - 1].iter().flat_map(|id| fabric.links_from(*id));
+        from.into_iter().any(|link| link.target == relay).then_some((at, relay))
+    }
+
+    /// The NICs below a place that are connected to the same switches as others, one for each.
+    fn nics_on_rail(&self, place: DeviceId, others: &[DeviceId]) -> Option<Vec<DeviceId>> {
+        let fabric = self.paths.fabric();
+        let below = || {
+            let targets = fabric.links_from(place).iter().map(|link| link.target);
+            targets.filter(|id| matches!(fabric.device(*id).kind, DeviceKind::Nic(_)))
+        };
+        let like = |other: &DeviceId| {
+            let switch = switch_of(self.paths, *other)?;
+            below().find(|nic| switch_of(self.paths, *nic) == Some(switch))
+        };
+        others.iter().map(like).collect()
     }
 
     fn template(&self, route: &Route, a: Place, b: Place) -> Option<Template> {
@@ -204,6 +244,32 @@ fn nics_of<'s>(
     let from = number * nics.len() / gpus.len();
     let to = ((number + 1) * nics.len() / gpus.len()).max(from + 1);
     nics.get(from..to).map(<[DeviceId]>::to_vec)
+}
+
+/// The shortest way from one network switch to another, without passing a host.
+fn between_switches(fabric: &Fabric, from: DeviceId, to: DeviceId) -> Option<Vec<DeviceId>> {
+    let mut reached: Vec<(DeviceId, usize)> = vec![(from, 0)];
+    let mut next = 0;
+    while let Some((at, _)) = reached.get(next).copied() {
+        if at == to {
+            let mut way = vec![at];
+            let mut back = next;
+            while back > 0 {
+                back = reached[back].1;
+                way.push(reached[back].0);
+            }
+            way.reverse();
+            return Some(way);
+        }
+        for link in fabric.links_from(at) {
+            let is_switch = matches!(fabric.device(link.target).kind, DeviceKind::NetSwitch(_));
+            if is_switch && reached.iter().all(|(known, _)| *known != link.target) {
+                reached.push((link.target, next));
+            }
+        }
+        next += 1;
+    }
+    None
 }
 
 /// The network switch that a device is connected to; `None` if it is connected to none or to several.

@@ -24,8 +24,8 @@ const BYTES: u64 = 1 << 30;
 #[test]
 fn a_ring_takes_the_time_of_its_hops_and_bytes() {
     let outcome = simulate("hgx-h100", Algorithm::Ring, Collective::AllReduce, true);
-    // 14 steps of an eighth over 18 links of 20.6 GB/s, a hop of a microsecond each.
-    let expected_us = 5.0 + 14.0 + 14.0 / 8.0 * BYTES as f64 / 370_800.0;
+    // 14 steps of an eighth over 18 links of 25 GB/s, a hop of a microsecond each.
+    let expected_us = 5.0 + 14.0 + 14.0 / 8.0 * BYTES as f64 / 450_000.0;
     let time_us = outcome.time.0 as f64 / 1e6;
     assert!((time_us / expected_us - 1.0).abs() < 0.01, "{time_us} us, expected {expected_us} us");
     let busiest =

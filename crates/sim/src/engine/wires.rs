@@ -2,19 +2,21 @@
 //!
 //! Parallel links between two stations of a route are one resource. In a plan run by classes, so are the links of a class: the same link
 //! of every island, counted once per island, each at the rate of the slowest, since waiting for a class means waiting for its slowest
-//! rank. A transfer then represents those of all ranks of its class, and uses a resource as often as all of them do.
+//! rank. A transfer then represents those of all ranks of its class, and uses a resource as often as all of them do. The links between
+//! switches carry the data of different numbers of hosts; there the slowest is the one with the lowest rate for the cables to its hosts.
 
 use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
-use weftlink_fabric::{DeviceId, DeviceKind, Fabric, Link, LinkKind, Measure, PathType, Paths};
+use weftlink_fabric::{DeviceId, DeviceKind, Link, LinkKind, PathType, Paths};
 use weftlink_plan::classes::Classes;
 use weftlink_plan::plan::{Group, Switch};
 
-use super::CostModel;
 use super::conditions::Disturbed;
 use super::routes::Routes;
 use super::share::{ResourceId, Shares};
+use super::{CostModel, LinkLine};
+use crate::rates;
 
 /// The connection from one rank to another.
 #[derive(Debug)]
@@ -109,6 +111,8 @@ struct LinkClass {
     count: u64,
     /// Bytes per second of the slowest link.
     slowest: f64,
+    /// Sum of the cables to hosts below each link.
+    hosts: f64,
     /// The smallest fraction of its rate at which a link runs.
     fraction: f64,
 }
@@ -147,15 +151,33 @@ impl<'f> Wires<'f> {
         let fabric = paths.fabric();
         let stations = Stations::of(paths, by_classes);
         let mut link_classes: Option<FxHashMap<_, LinkClass>> = by_classes.then(FxHashMap::default);
+        // For each network switch, the rate of its cables to hosts.
+        let mut to_hosts: FxHashMap<DeviceId, f64> = FxHashMap::default();
+        let is_switch = |id: DeviceId| matches!(fabric.device(id).kind, DeviceKind::NetSwitch(_));
+        for link in fabric.links().iter().filter(|link| by_classes && is_switch(link.source)) {
+            if !is_switch(link.target) {
+                *to_hosts.entry(link.source).or_default() += rates::line(fabric, link);
+            }
+        }
+        // The cables of the hosts whose data a link carries; 1 for all other links.
+        let host_cables = |link: &Link| match is_switch(link.source) && is_switch(link.target) {
+            true => to_hosts.get(&link.source).or_else(|| to_hosts.get(&link.target)).copied().unwrap_or(1.0),
+            false => 1.0,
+        };
         for link in fabric.links().iter().filter(|_| by_classes) {
             let Some(classes) = &mut link_classes else { continue };
             let (from, to) = stations.link(link);
-            let (rate, fraction) = (rate(fabric, link), disturbed.fraction(link));
-            let new = LinkClass { count: 0, slowest: rate, fraction };
+            let (rate, fraction) = (rates::line(fabric, link), disturbed.fraction(link));
+            let hosts = host_cables(link);
+            let new = LinkClass { count: 0, slowest: f64::INFINITY, hosts: 0.0, fraction };
             let class = classes.entry((from, to, fabric.spec(link).kind)).or_insert(new);
             class.count += 1;
-            class.slowest = class.slowest.min(rate);
+            class.hosts += hosts;
+            class.slowest = class.slowest.min(rate / hosts);
             class.fraction = class.fraction.min(fraction);
+        }
+        for class in link_classes.iter_mut().flat_map(FxHashMap::values_mut) {
+            class.slowest *= class.hosts / class.count as f64;
         }
         let flapping = disturbed.flapping.iter();
         let flapping = flapping.map(|(&(a, b), flap)| ((stations.at(a), stations.at(b)), *flap)).collect();
@@ -359,7 +381,13 @@ impl<'f> Wires<'f> {
         let classes: Vec<LinkClass> = between.iter().filter_map(|link| self.link_class(link)).collect();
         let count = classes.iter().map(|class| class.count).min()?;
         let capacity_of = |(link, class): (&&Link, &LinkClass)| {
-            job.costs.capacity(fabric.spec(link).kind, class.slowest) * class.fraction * count as f64
+            let is_switch = |id| matches!(fabric.device(id).kind, DeviceKind::NetSwitch(_));
+            let line = LinkLine {
+                kind: fabric.spec(link).kind,
+                is_between_switches: is_switch(link.source) && is_switch(link.target),
+                bytes_per_second: class.slowest,
+            };
+            job.costs.capacity(line) * class.fraction * count as f64
         };
         let rates: Vec<f64> = between.iter().zip(&classes).map(capacity_of).collect();
         let capacity = rates.iter().sum::<f64>();
@@ -394,7 +422,8 @@ impl<'f> Wires<'f> {
             Some(classes) => classes.get(&(from, to, fabric.spec(link).kind)).copied(),
             None => Some(LinkClass {
                 count: 1,
-                slowest: rate(fabric, link),
+                slowest: rates::line(fabric, link),
+                hosts: 1.0,
                 fraction: self.disturbed.fraction(link),
             }),
         }
@@ -406,9 +435,4 @@ fn add(uses: &mut Vec<(ResourceId, f64)>, id: ResourceId, weight: f64) {
         Some((_, before)) => *before += weight,
         None => uses.push((id, weight)),
     }
-}
-
-/// Bytes per second of a link.
-fn rate(fabric: &Fabric, link: &Link) -> f64 {
-    fabric.rate(link, Measure::Effective).bytes_per_second() as f64
 }

@@ -1,7 +1,7 @@
 //! A setup as the closed form sees it: islands, ports and NICs with their achievable rates.
 
 use crate::constants::{Constants, Name};
-use crate::gpu::Generation;
+use crate::gpu::{Generation, Gpu};
 use crate::setup::{Intra, Launch, Library, Network, Setup};
 use crate::tuner::{supports_ll128, uses_pxn};
 use crate::what_if::CpuVendor;
@@ -43,6 +43,18 @@ pub struct Machine {
     pub nvls: f64,
     /// Rate of all NICs of an island, each way.
     pub nics: f64,
+    /// Line rate of all NICs of an island, each way.
+    pub nics_line: f64,
+    /// Fraction of the line rate that cables between switches carry.
+    pub cables_part: f64,
+    /// Line rate of the links of a GPU to others.
+    pub port_line: f64,
+    /// Line rate of the slot of a GPU.
+    pub slot_line: f64,
+    /// Rate of the bridge of a pair of GPUs whose rings also cross PCIe.
+    pub bridge: Option<f64>,
+    /// Number of NICs of an island.
+    pub nic_count: f64,
     /// Lanes between islands.
     pub lanes: f64,
     /// Latency of a hop between islands with LL.
@@ -71,19 +83,23 @@ impl Machine {
     /// The machine of a setup.
     pub fn new(constants: &Constants, setup: &Setup) -> Self {
         let ranks = setup.ranks();
-        let island =
-            if setup.intra == Intra::Nvl72 { ranks.min(setup.rack_gpus) } else { setup.gpus_per_node };
-        let islands = ranks.div_ceil(island);
-        let nodes_of_island = f64::from(island) / f64::from(setup.gpus_per_node);
+        let is_rack = setup.intra == Intra::Nvl72;
+        let islands = if is_rack { ranks.div_ceil(setup.rack_gpus) } else { setup.nodes };
+        // Where islands differ, the average.
+        let island = match is_rack {
+            true => f64::from(ranks.min(setup.rack_gpus)),
+            false => f64::from(ranks) / f64::from(islands),
+        };
+        let nodes_of_island = if is_rack { island / f64::from(setup.gpus_per_node) } else { 1.0 };
         let generation = setup.gpu.generation();
         let (port, port_one_way) = ports(constants, setup);
         let nic_count = f64::from(setup.nics_per_node) * nodes_of_island;
         let channels = f64::from(setup.what_if.channels_max.unwrap_or(u32::MAX).max(1));
-        let lanes = nic_count.clamp(2.0, f64::from(island).max(2.0)).min(channels);
-        let line = setup.gpu.port_line_gbytes_per_second();
+        let lanes = nic_count.clamp(2.0, island.max(2.0)).min(channels);
+        let line = setup.port_line_gbytes_per_second();
         let nvls = line
             * match (setup.intra, generation) {
-                (Intra::Nvl72, _) if island > 8 => constants[Name::NvlsRack],
+                (Intra::Nvl72, _) if island > 8.0 => constants[Name::NvlsRack],
                 (_, Generation::Blackwell) => constants[Name::NvlsBlackwell],
                 _ => constants[Name::NvlsHopper],
             };
@@ -91,7 +107,7 @@ impl Machine {
         let launched_by_thread = if one_thread { setup.gpus_per_node } else { 0 };
         Self {
             ranks: f64::from(ranks),
-            island: f64::from(island),
+            island,
             islands,
             levels: f64::from(islands).log2().ceil(),
             generation,
@@ -110,6 +126,17 @@ impl Machine {
             port_across: if setup.intra == Intra::Xgmi { link(constants, setup) * lanes } else { port },
             nvls,
             nics: nics(constants, setup) * nodes_of_island,
+            nics_line: nic_count * setup.nic_gbits_per_second / 8.0,
+            cables_part: match setup.network {
+                Network::Slingshot => constants[Name::NetworkSlingshot],
+                _ => constants[Name::NetworkRdma],
+            },
+            port_line: setup.port_line_gbytes_per_second()
+                * if setup.intra == Intra::Xgmi { xgmi_links(setup) / 7.0 } else { 1.0 },
+            slot_line: x16_gbytes_per_second(setup.pcie_generation) * setup.slot_share,
+            bridge: (setup.intra == Intra::NvLinkBridge && setup.gpus_per_node > 2)
+                .then(|| nvlink_part(constants, setup.gpu) * setup.port_line_gbytes_per_second()),
+            nic_count,
             lanes,
             hop_across_us: hop_across(constants, setup),
             hop_across_simple_us: match setup.network {
@@ -134,7 +161,12 @@ impl Machine {
 
 /// Rate of one xGMI link of a full mesh.
 fn link(constants: &Constants, setup: &Setup) -> f64 {
-    constants[Name::Xgmi] * setup.gpu.port_line_gbytes_per_second() / 7.0
+    constants[Name::Xgmi] * setup.port_line_gbytes_per_second() / 7.0
+}
+
+/// xGMI links of a GPU to others that are there.
+fn xgmi_links(setup: &Setup) -> f64 {
+    f64::from(setup.gpus_per_node.saturating_sub(1).clamp(1, 7))
 }
 
 /// A GPU host in units of the measured 16-core host: two sockets of 32 cores with their memory channels.
@@ -145,14 +177,19 @@ fn host_memory(constants: &Constants) -> f64 {
     HOSTS_OF_16_CORES * constants[Name::HostMemoryGBps]
 }
 
-/// Line rate of an x16 slot each way, less the share of storage.
-pub(crate) fn slot_line(setup: &Setup) -> f64 {
-    let line = match setup.pcie_generation {
+/// Line rate of 16 lanes of PCIe each way.
+pub(crate) fn x16_gbytes_per_second(generation: u32) -> f64 {
+    match generation {
         0..=3 => 15.75,
         4 => 31.5,
         5 => 63.0,
         _ => 121.0,
-    };
+    }
+}
+
+/// Line rate of the slowest slot of a GPU each way, less the share of storage.
+pub(crate) fn slot_line(setup: &Setup) -> f64 {
+    let line = x16_gbytes_per_second(setup.pcie_generation) * setup.slot_share;
     // Slots share fairly: storage cannot take all of it.
     (line - setup.what_if.storage_gbytes_per_second).max(line / 4.0)
 }
@@ -169,16 +206,21 @@ fn ports(constants: &Constants, setup: &Setup) -> (f64, f64) {
     (both.min(filled), one_way.min(filled))
 }
 
+/// Fraction of the line rate of NVLinks that collectives get.
+fn nvlink_part(constants: &Constants, gpu: Gpu) -> f64 {
+    constants[match gpu.generation() {
+        Generation::Pascal | Generation::Volta => Name::NvlinkVolta,
+        Generation::Ampere => Name::NvlinkAmpere,
+        Generation::Hopper => Name::NvlinkHopper,
+        Generation::Blackwell | Generation::Instinct => Name::NvlinkBlackwell,
+    }]
+}
+
 /// Rate of a GPU's port by its wiring: both directions busy, and one.
 fn wired_ports(constants: &Constants, setup: &Setup) -> (f64, f64) {
     let slot = slot_line(setup);
     let same = |rate: f64| (rate, rate);
-    let part = match setup.gpu.generation() {
-        Generation::Pascal | Generation::Volta => constants[Name::NvlinkVolta],
-        Generation::Ampere => constants[Name::NvlinkAmpere],
-        Generation::Hopper => constants[Name::NvlinkHopper],
-        Generation::Blackwell | Generation::Instinct => constants[Name::NvlinkBlackwell],
-    };
+    let part = nvlink_part(constants, setup.gpu);
     // Data centre cards are on two sockets, whose link limits them; before PCIe 4 it carried as much as a slot, but in both
     // directions together.
     let peers_both = if setup.gpu.is_consumer() {
@@ -195,20 +237,14 @@ fn wired_ports(constants: &Constants, setup: &Setup) -> (f64, f64) {
         // A pair has lanes to one neighbour only, which do not fill the fastest ports.
         Intra::NvSwitch | Intra::Nvl72 if setup.ranks() == 2 => {
             let lanes = constants[Name::LanesInside] * constants[Name::MessageLaneGBps];
-            same(lanes.min(part * setup.gpu.port_line_gbytes_per_second()))
+            same(lanes.min(part * setup.port_line_gbytes_per_second()))
         }
-        Intra::NvSwitch | Intra::CubeMesh | Intra::Nvl72 => {
-            same(part * setup.gpu.port_line_gbytes_per_second())
-        }
-        Intra::NvLinkMesh => {
-            same(part * constants[Name::NvlinkMesh] * setup.gpu.port_line_gbytes_per_second())
-        }
+        Intra::NvSwitch | Intra::CubeMesh | Intra::Nvl72 => same(part * setup.port_line_gbytes_per_second()),
+        Intra::NvLinkMesh => same(part * constants[Name::NvlinkMesh] * setup.port_line_gbytes_per_second()),
         // With more than a pair, rings cross PCIe.
         Intra::NvLinkBridge if setup.gpus_per_node > 2 => peers_both,
-        Intra::NvLinkBridge => same(part * setup.gpu.port_line_gbytes_per_second()),
-        Intra::Xgmi => {
-            same(link(constants, setup) * f64::from(setup.gpus_per_node.saturating_sub(1).clamp(1, 7)))
-        }
+        Intra::NvLinkBridge => same(part * setup.port_line_gbytes_per_second()),
+        Intra::Xgmi => same(link(constants, setup) * xgmi_links(setup)),
         Intra::PciePeers => peers_both,
         Intra::PcieHost => {
             let both = if setup.gpus_per_node > 2 { Name::PcieHostBothWays } else { Name::PcieHostPair };
@@ -278,7 +314,7 @@ fn hop_across(constants: &Constants, setup: &Setup) -> f64 {
 /// Rate of copies between a pair: one way, and each way with both busy.
 fn copies(constants: &Constants, setup: &Setup) -> (f64, f64) {
     let slot = slot_line(setup);
-    let port = setup.gpu.port_line_gbytes_per_second();
+    let port = setup.port_line_gbytes_per_second();
     let same = |rate: f64| (rate, rate);
     match setup.intra {
         Intra::NvSwitch | Intra::NvLinkBridge | Intra::Nvl72 => same(constants[Name::Copy] * port),
@@ -300,7 +336,6 @@ fn copies(constants: &Constants, setup: &Setup) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::Gpu;
 
     #[test]
     fn every_gpu_has_a_port_rate_for_every_wiring() {

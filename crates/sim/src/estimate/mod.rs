@@ -13,7 +13,7 @@ mod parts;
 use weftlink_plan::plan::Protocol;
 
 pub use machine::Machine;
-pub(crate) use machine::slot_line;
+pub(crate) use machine::{slot_line, x16_gbytes_per_second};
 
 use crate::constants::{Constants, Name};
 use crate::setup::{LibraryAlgorithm, Operation};

@@ -134,8 +134,23 @@ impl Case<'_> {
         }
     }
 
+    /// Fraction of their line rate that links between devices of a host carry beside the collective's own.
+    pub(crate) fn copied(&self) -> f64 {
+        self.constant(Name::Copy)
+    }
+
     /// GB/s of an island's NICs with this protocol and algorithm.
     pub(crate) fn carried_nics(&self, algorithm: LibraryAlgorithm) -> f64 {
+        self.machine.nics * self.carried_part(algorithm)
+    }
+
+    /// Fraction of the line rate of the cables between switches, which no host limits, with this protocol and algorithm.
+    pub(crate) fn carried_cables(&self, algorithm: LibraryAlgorithm) -> f64 {
+        self.machine.cables_part * self.carried_part(algorithm)
+    }
+
+    /// Fraction of the network's rate that a protocol and an algorithm use.
+    fn carried_part(&self, algorithm: LibraryAlgorithm) -> f64 {
         // In a plan the result crosses the requesting rank's NIC once more; real switches avoid that.
         let extra = 1.0 + 1.0 / f64::from(self.machine.islands);
         let share = match (algorithm, self.operation) {
@@ -148,6 +163,6 @@ impl Case<'_> {
         // With sockets the CPU carries the two directions of a tree between two nodes in turn.
         let is_tree = matches!(algorithm, LibraryAlgorithm::Tree | LibraryAlgorithm::NvlsTree);
         let turns = if is_tree && self.machine.islands == 2 { self.times_across() } else { 1.0 };
-        self.machine.nics * self.payload() * share / turns
+        self.payload() * share / turns
     }
 }

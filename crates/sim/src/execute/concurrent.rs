@@ -4,8 +4,10 @@ use weftlink_fabric::{HostId, Paths};
 use weftlink_plan::cost::{Picoseconds, Placement};
 use weftlink_plan::{Layout, Partial};
 
-use super::costs::{LibraryCosts, LineRates};
-use super::{ExecuteError, Execution, Runner, SLOTS, costs, layout, picoseconds, recipe};
+use super::costs::{LibraryCosts, Ports};
+use super::{
+    ExecuteError, Execution, RANKS_WHOLE_MAX, Runner, SLOTS, costs, layout, picoseconds, recipe, simulated,
+};
 
 use crate::engine::{self, Conditions, Job, Load, Spans};
 use crate::estimate::Machine;
@@ -15,9 +17,6 @@ use crate::setup::{LibraryAlgorithm, Operation, Setup};
 /// Maximum number of tiles of a call. A disturbed pipeline has no steady state, so all tiles are simulated.
 const TILES_MAX: u32 = 256;
 
-/// Largest number of ranks that are all simulated where conditions make the ranks of a class differ.
-const RANKS_WHOLE_MAX: usize = 512;
-
 /// A job's call on some or all GPUs of the fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tenant {
@@ -25,7 +24,7 @@ pub struct Tenant {
     pub operation: Operation,
     /// Size of the call, as nccl-tests counts it.
     pub bytes: u64,
-    /// Its GPUs by number in the fabric, in order; the same number on each host.
+    /// Its GPUs by number in the fabric, in order.
     pub gpus: Vec<u32>,
     /// Time of the call.
     pub start: Picoseconds,
@@ -66,8 +65,10 @@ impl Runner<'_> {
         let placement = Placement::of(&self.fabric);
         let paths = Paths::of(&self.fabric);
         let whole = self.needs_all_ranks(tenants, conditions);
-        let prepared: Vec<Prepared> =
-            tenants.iter().map(|tenant| self.prepare(&placement, tenant, whole)).collect::<Result<_, _>>()?;
+        let prepared: Vec<Prepared> = tenants
+            .iter()
+            .map(|tenant| self.prepare(&placement, &paths, tenant, whole))
+            .collect::<Result<_, _>>()?;
         let costs: Vec<LibraryCosts<'_>> = tenants
             .iter()
             .zip(&prepared)
@@ -75,7 +76,7 @@ impl Runner<'_> {
                 LibraryCosts::new(
                     self.constants,
                     &ready.machine,
-                    self.line_rates_of(&ready.machine),
+                    self.ports_of(&ready.machine),
                     &ready.chosen,
                     tenant.operation,
                     tenant.bytes as f64,
@@ -120,12 +121,13 @@ impl Runner<'_> {
         tenants.len() > 1
             || on_some
             || !conditions.missing_links().is_empty()
-            || !is_calm && (all_meet || ranks <= RANKS_WHOLE_MAX)
+            || !is_calm && (all_meet || ranks <= RANKS_WHOLE_MAX as usize)
     }
 
     fn prepare(
         &self,
         placement: &Placement<'_>,
+        paths: &Paths<'_>,
         tenant: &Tenant,
         whole: bool,
     ) -> Result<Prepared, ExecuteError> {
@@ -151,20 +153,20 @@ impl Runner<'_> {
         let recipe = recipe(chosen.algorithm, chosen.protocol, tenant.operation, &layout)?
             .with_protocol(chosen.protocol)
             .with_depth_of(SLOTS);
-        let per_island = layout.per_island().unwrap_or(layout.ranks());
-        let plan = recipe.partial(if whole { layout.ranks() } else { per_island });
-        let (lines, bytes) = (self.line_rates_of(&machine), tenant.bytes as f64);
-        let share = bytes / costs::identical_plans(&machine, &lines, chosen.algorithm, tenant.operation);
+        let few = simulated(paths, &layout, tenant.operation).filter(|_| !whole);
+        let plan = recipe.partial(few.unwrap_or(layout.ranks()));
+        let (ports, bytes) = (self.ports_of(&machine), tenant.bytes as f64);
+        let share = bytes / costs::identical_plans(&machine, &ports, chosen.algorithm, tenant.operation);
         let costs =
-            LibraryCosts::new(self.constants, &machine, lines, &chosen, tenant.operation, bytes, &plan);
+            LibraryCosts::new(self.constants, &machine, ports, &chosen, tenant.operation, bytes, &plan);
         let tiles = costs.tiles().min(TILES_MAX);
         let load = Load { bytes: (share.round() as u64).max(1), tiles };
         Ok(Prepared { machine, chosen, plan, load, gpus: (!all).then(|| tenant.gpus.clone()) })
     }
 
     /// Line rates of the links of a job's machine.
-    fn line_rates_of(&self, machine: &Machine) -> LineRates {
-        LineRates::of(&self.fabric, &self.machine).for_share((machine.island / self.machine.island).min(1.0))
+    fn ports_of(&self, machine: &Machine) -> Ports {
+        Ports::of(&self.fabric, &self.machine).for_share((machine.island / self.machine.island).min(1.0))
     }
 
     /// The setup of a job on some of the GPUs.
@@ -187,14 +189,13 @@ impl Runner<'_> {
         if gpus.len() < 2 {
             return impossible("a job needs two or more GPUs");
         }
-        let per_host = hosts[0].1;
-        if hosts.iter().any(|(_, count)| *count != per_host) {
-            return impossible("a job needs the same number of GPUs on each of its hosts");
-        }
+        let nodes = hosts.len() as u32;
+        let per_host = hosts.iter().map(|(_, count)| *count).max().unwrap_or(0);
+        let missing_gpus = u64::from(per_host) * u64::from(nodes) - gpus.len() as u64;
         // A job gets the NICs beside its GPUs.
         let all = self.setup.gpus_per_node.max(1);
         let nics_per_node = (self.setup.nics_per_node * per_host).div_ceil(all);
-        Ok(Setup { gpus_per_node: per_host, nodes: hosts.len() as u32, nics_per_node, ..self.setup.clone() })
+        Ok(Setup { gpus_per_node: per_host, nodes, missing_gpus, nics_per_node, ..self.setup.clone() })
     }
 }
 

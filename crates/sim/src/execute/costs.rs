@@ -1,6 +1,8 @@
 //! The cost model for a library's call: the constants of the closed form, for each hop, link and lane.
 
-use weftlink_fabric::{DeviceKind, Fabric, Link, LinkKind, Measure, PathType};
+use std::collections::BTreeMap;
+
+use weftlink_fabric::{DeviceId, DeviceKind, Fabric, LinkKind, PathType};
 use weftlink_plan::Partial;
 use weftlink_plan::cost::Picoseconds;
 use weftlink_plan::plan::Protocol;
@@ -8,9 +10,10 @@ use weftlink_plan::plan::Protocol;
 use super::{SLOTS, picoseconds};
 use crate::constants::Constants;
 use crate::engine::wires::Wire;
-use crate::engine::{CostModel, Sent};
+use crate::engine::{CostModel, LinkLine, Sent};
 use crate::estimate::{Case, Machine, View};
 use crate::library::Prediction;
+use crate::rates;
 use crate::setup::{LibraryAlgorithm, Operation};
 
 /// Bytes per second of links without a cost.
@@ -19,50 +22,74 @@ const UNLIMITED: f64 = 1e18;
 /// Maximum number of tiles of a call.
 const TILES_MAX: f64 = 65536.0;
 
-/// Line rates of a fabric's links, in bytes per second.
+/// How a GPU's links to other GPUs are divided, and the NICs of a job.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LineRates {
-    /// All links of a GPU to other GPUs.
-    port: f64,
-    /// The fastest link of a GPU, parallel links combined.
-    link: f64,
-    /// The fastest NIC.
-    nic: f64,
+pub(super) struct Ports {
+    /// The links of a GPU to others in units of its fastest, parallel links combined; 0 if it has none.
+    links: f64,
     /// Number of NICs per island.
     nics: f64,
+    /// Number of NICs of a host that are connected to the same switch.
+    nics_on_switch: f64,
+    /// GPUs of the host that has the fewest.
+    gpus_least: f64,
 }
 
-impl LineRates {
+impl Ports {
     pub(super) fn of(fabric: &Fabric, machine: &Machine) -> Self {
-        let rate = |link: &Link| fabric.rate(link, Measure::Effective).bytes_per_second() as f64;
-        let of_gpu = fabric.gpus().first().map_or(&[][..], |gpu| fabric.links_from(*gpu));
-        let to_gpus = of_gpu.iter().filter(|link| fabric.spec(link).kind.is_gpu_fabric()).map(rate);
-        let port = to_gpus.clone().sum();
-        // Through switches, all links together reach any peer.
-        let is_switched =
-            of_gpu.iter().any(|link| matches!(fabric.device(link.target).kind, DeviceKind::NvSwitch { .. }));
-        let link = if is_switched { port } else { to_gpus.fold(0.0, f64::max) };
-        let is_nic = |link: &&Link| {
-            matches!(fabric.device(link.source).kind, DeviceKind::Nic(_))
-                && matches!(fabric.spec(link).kind, LinkKind::Network { .. })
+        let port = |gpu: &DeviceId| {
+            let links = fabric.links_from(*gpu).iter();
+            let to_gpus = links.filter(|link| fabric.spec(link).kind.is_gpu_fabric());
+            let rates: Vec<f64> = to_gpus.clone().map(|link| rates::line(fabric, link)).collect();
+            // Through switches, all links together reach any peer.
+            let is_switched = to_gpus
+                .clone()
+                .any(|link| matches!(fabric.device(link.target).kind, DeviceKind::NvSwitch { .. }));
+            let all = rates.iter().sum::<f64>();
+            let fastest = if is_switched { all } else { rates.iter().copied().fold(0.0, f64::max) };
+            (all, if fastest > 0.0 { all / fastest } else { 0.0 })
         };
-        let cables: Vec<f64> = fabric.links().iter().filter(is_nic).map(rate).collect();
-        let nics = cables.len() as f64 / f64::from(machine.islands);
-        Self { port, link, nic: cables.into_iter().fold(0.0, f64::max), nics }
+        // The first of the slowest: its links count as those of all.
+        let ports = fabric.gpus().iter().map(port).filter(|(all, _)| *all > 0.0);
+        let slowest = ports.min_by(|one, other| one.0.total_cmp(&other.0));
+        let links = slowest.map_or(0.0, |(_, links)| links);
+        let mut hosts: BTreeMap<_, u32> = BTreeMap::new();
+        for gpu in fabric.gpus() {
+            *hosts.entry(fabric.device(*gpu).host).or_default() += 1;
+        }
+        Self {
+            links,
+            nics: machine.nic_count,
+            nics_on_switch: f64::from(nics_on_switch(fabric)),
+            gpus_least: f64::from(hosts.into_values().min().unwrap_or(1)),
+        }
     }
-}
 
-impl LineRates {
-    /// The rates for a job with this share of each island and its NICs.
+    /// Those of a job with this share of each island and its NICs.
     pub(super) fn for_share(self, share: f64) -> Self {
         Self { nics: (self.nics * share).max(1.0), ..self }
     }
 }
 
+/// The most cables of the first host that lead to one network switch.
+fn nics_on_switch(fabric: &Fabric) -> u32 {
+    let host = fabric.gpus().first().and_then(|gpu| fabric.device(*gpu).host);
+    let nics = fabric.devices_where(|kind| matches!(kind, DeviceKind::Nic(_)));
+    let mut switches: BTreeMap<DeviceId, u32> = BTreeMap::new();
+    for nic in nics.filter(|nic| fabric.device(*nic).host == host) {
+        for link in fabric.links_from(nic) {
+            if matches!(fabric.spec(link).kind, LinkKind::Network { .. }) {
+                *switches.entry(link.target).or_default() += link.count;
+            }
+        }
+    }
+    switches.into_values().max().unwrap_or(1)
+}
+
 pub(super) struct LibraryCosts<'a> {
     case: Case<'a>,
     chosen: &'a Prediction,
-    lines: LineRates,
+    ports: Ports,
     /// Lanes of a rank that do the same in parallel.
     lanes: f64,
     /// Number of identical plans that share the links, of which one is simulated: trees have a pair for each NIC.
@@ -73,7 +100,7 @@ impl<'a> LibraryCosts<'a> {
     pub(super) fn new(
         constants: &'a Constants,
         machine: &'a Machine,
-        lines: LineRates,
+        ports: Ports,
         chosen: &'a Prediction,
         operation: Operation,
         bytes: f64,
@@ -81,14 +108,14 @@ impl<'a> LibraryCosts<'a> {
     ) -> Self {
         let case =
             Case { constants, machine, view: View::Actual, operation, bytes, protocol: chosen.protocol };
-        let identical_plans = identical_plans(machine, &lines, chosen.algorithm, operation);
+        let identical_plans = identical_plans(machine, &ports, chosen.algorithm, operation);
         let lanes = match chosen.algorithm {
             LibraryAlgorithm::Direct => 1.0,
             // Every rank is the root of a share.
             LibraryAlgorithm::NvlsTree => machine.island * plan.well_formed().channels.len().max(1) as f64,
             _ => identical_plans * f64::from(plan.well_formed().channels.len().max(1) as u32),
         };
-        Self { case, chosen, lines, lanes, identical_plans }
+        Self { case, chosen, ports, lanes, identical_plans }
     }
 
     /// For a single plan that has the links to itself.
@@ -138,7 +165,7 @@ impl<'a> LibraryCosts<'a> {
 /// ring for each NIC or link of a mesh.
 pub(super) fn identical_plans(
     machine: &Machine,
-    lines: &LineRates,
+    ports: &Ports,
     algorithm: LibraryAlgorithm,
     operation: Operation,
 ) -> f64 {
@@ -146,9 +173,7 @@ pub(super) fn identical_plans(
     match algorithm {
         LibraryAlgorithm::Ring if !is_rooted => 1.0,
         LibraryAlgorithm::Ring | LibraryAlgorithm::Tree if machine.islands > 1 => machine.lanes,
-        LibraryAlgorithm::Ring | LibraryAlgorithm::Tree if lines.link > 0.0 => {
-            (lines.port / lines.link).round().max(1.0)
-        }
+        LibraryAlgorithm::Ring | LibraryAlgorithm::Tree => ports.links.round().max(1.0),
         _ => 1.0,
     }
 }
@@ -199,31 +224,47 @@ impl CostModel for LibraryCosts<'_> {
         }
     }
 
-    fn capacity(&self, kind: LinkKind, bytes_per_second: f64) -> f64 {
+    fn capacity(&self, link: LinkLine) -> f64 {
         let machine = self.case.machine;
-        // Costs scale with the line rate, so a link slower than its peers stays slower.
         let algorithm = self.chosen.algorithm;
-        match kind {
+        // The model's rates are those of the slowest GPU and host; a link has its part of them by its line rate.
+        let part_of = |carried: f64, line: f64| carried * link.bytes_per_second / line;
+        match link.kind {
+            LinkKind::Network { .. } if link.is_between_switches => {
+                // So do the cables of a switch to which a host has only that NIC.
+                let sharing = self.identical_plans * self.ports.nics_on_switch / self.ports.nics;
+                part_of(self.case.carried_cables(algorithm), 1.0) / sharing.max(1.0)
+            }
             LinkKind::Network { .. } => {
-                let nics = self.lines.nic * self.lines.nics.max(self.identical_plans);
-                self.case.carried_nics(algorithm) * 1e9 * bytes_per_second / nics
+                // A plan of several identical ones has a NIC to itself, or its share of one.
+                let shared = self.ports.nics / self.ports.nics.max(self.identical_plans);
+                part_of(self.case.carried_nics(algorithm), machine.nics_line) * shared
             }
             kind if kind.is_gpu_fabric() && self.is_in_network() => UNLIMITED,
             kind if kind.is_gpu_fabric() => {
                 // In a mesh, identical plans use different links: each uses its share of the whole port.
-                let line = if self.identical_plans > 1.0 { self.lines.link } else { self.lines.port };
+                let times = if self.identical_plans > 1.0 { self.ports.links } else { 1.0 };
                 // In a mesh, the two directions of a tree use different links, but all trees together share one port.
                 let is_twice = algorithm == LibraryAlgorithm::Tree
                     && machine.islands == 1
                     && (self.identical_plans + 1.0).round() >= machine.island;
                 let share = if is_twice { 0.5 } else { 1.0 };
-                share * self.case.carried_port(algorithm) * 1e9 * bytes_per_second
-                    / line
-                    / self.identical_plans
+                let carried = match machine.bridge {
+                    Some(bridge) => bridge * self.case.carried_port(algorithm) / machine.port,
+                    None => self.case.carried_port(algorithm),
+                };
+                share * times * part_of(carried, machine.port_line) / self.identical_plans
             }
-            LinkKind::Pcie { .. } if machine.pcie => {
-                self.case.carried_port(algorithm) * 1e9 / self.identical_plans
+            LinkKind::Pcie { .. } if machine.pcie || machine.bridge.is_some() => {
+                part_of(self.case.carried_port(algorithm), machine.slot_line) / self.identical_plans
             }
+            _ if self.is_in_network() => UNLIMITED,
+            LinkKind::Pcie { .. } | LinkKind::C2c => {
+                // Each of several identical plans leaves from another GPU, as long as there are enough.
+                let sharing = self.identical_plans / self.ports.gpus_least;
+                part_of(self.case.copied(), 1.0) / sharing.max(1.0)
+            }
+            LinkKind::Socket(_) => link.bytes_per_second / self.identical_plans,
             _ => UNLIMITED,
         }
     }

@@ -5,10 +5,10 @@ use weftlink_fabric::Paths;
 use weftlink_plan::choose::{Chooser, Verdict};
 use weftlink_plan::cost::Placement;
 use weftlink_plan::plan::Protocol;
-use weftlink_plan::{Algorithm, Collective, Plan, Recipe, verify};
+use weftlink_plan::{Algorithm, Collective, Layout, Plan, Recipe, verify};
 
-use super::costs::{LibraryCosts, LineRates};
-use super::{ExecuteError, Execution, Runner, SLOTS, picoseconds};
+use super::costs::{LibraryCosts, Ports};
+use super::{ExecuteError, Execution, Runner, SLOTS, picoseconds, simulated};
 use crate::constants::Name;
 use crate::engine::{self, Load};
 use crate::estimate::{Estimate, View, estimate, slot_line};
@@ -50,7 +50,7 @@ impl Runner<'_> {
         }
         match self.setup.library {
             Library::Nccl | Library::Rccl | Library::OneCcl => Ok(None),
-            Library::Msccl => self.by_program(paths, operation, bytes).map(Some),
+            Library::Msccl => self.by_program(ground.layout(), paths, operation, bytes).map(Some),
             Library::Weft => self.by_plan(ground, paths, operation, bytes).map(Some),
             Library::Gloo | Library::OpenMpi => self.by_host(operation, bytes).map(Some),
         }
@@ -59,6 +59,7 @@ impl Runner<'_> {
     /// Runs the MSCCL program, if it implements the call.
     fn by_program(
         &self,
+        ground: &Layout,
         paths: &Paths<'_>,
         operation: Operation,
         bytes: u64,
@@ -73,7 +74,7 @@ impl Runner<'_> {
         }
         let protocol = plan.channels.first().map_or(Protocol::Simple, |channel| channel.protocol);
         let recipe = Recipe::new(plan.clone(), |rank| plan.programs[rank as usize].clone());
-        self.run(paths, &recipe, ("program", LibraryAlgorithm::Ring, protocol), operation, bytes)
+        self.run(ground, paths, &recipe, ("program", LibraryAlgorithm::Ring, protocol), operation, bytes)
     }
 
     /// Runs the choice of Weft's cost model, without reductions in the network, which need a plugin.
@@ -89,7 +90,7 @@ impl Runner<'_> {
             .without(&[Algorithm::CollnetDirect, Algorithm::CollnetChain]);
         let choice = chooser.choose(bytes);
         let candidate = choice.candidates.iter().find(|candidate| candidate.verdict == Verdict::Chosen);
-        let candidate = candidate.ok_or_else(|| ExecuteError::unsupported(self.setup, operation))?;
+        let candidate = candidate.ok_or_else(|| ExecuteError::unsupported(&self.setup, operation))?;
         let protocol = candidate.protocol.unwrap_or(Protocol::Simple);
         let recipe = candidate.algorithm.recipe(&collective, ground.layout())?.with_protocol(protocol);
         let priced_as = match candidate.algorithm {
@@ -101,12 +102,14 @@ impl Runner<'_> {
             _ => LibraryAlgorithm::Ring,
         };
         let recipe = recipe.with_depth_of(SLOTS);
-        self.run(paths, &recipe, (candidate.algorithm.name(), priced_as, protocol), operation, bytes)
+        let named = (candidate.algorithm.name(), priced_as, protocol);
+        self.run(ground.layout(), paths, &recipe, named, operation, bytes)
     }
 
     /// Runs a plan with the link, lane and hop costs of one of NCCL's algorithms.
     fn run(
         &self,
+        ground: &Layout,
         paths: &Paths<'_>,
         recipe: &Recipe<'_>,
         (name, priced_as, protocol): (&'static str, LibraryAlgorithm, Protocol),
@@ -126,12 +129,12 @@ impl Runner<'_> {
         let started = started.unwrap_or_default();
         let launched = Estimate { hops_us: 0.0, wire_us: 0.0, fill_us: 0.0, ..started };
         let chosen = Prediction { algorithm: priced_as, protocol, estimate: launched };
-        let per_island = (self.machine.island as u32).clamp(1, self.setup.ranks());
-        let plan = recipe.partial(per_island);
+        let few = simulated(paths, ground, operation).unwrap_or(self.setup.ranks());
+        let plan = recipe.partial(few);
         let costs = LibraryCosts::new(
             self.constants,
             &self.machine,
-            LineRates::of(&self.fabric, &self.machine),
+            Ports::of(&self.fabric, &self.machine),
             &chosen,
             operation,
             bytes as f64,
@@ -153,7 +156,7 @@ impl Runner<'_> {
 
     /// Copies buffers to the host, runs the call between cores with a rank for each GPU, and copies them back.
     fn by_host(&self, operation: Operation, bytes: u64) -> Result<Execution, ExecuteError> {
-        let setup = self.setup;
+        let setup = &self.setup;
         let hosts = Hosts {
             hosts: setup.nodes,
             network: setup.network,
@@ -183,6 +186,6 @@ impl Runner<'_> {
 
     fn collective(&self, operation: Operation) -> Result<Collective, ExecuteError> {
         host::collective(operation, self.setup.ranks())
-            .ok_or_else(|| ExecuteError::unsupported(self.setup, operation))
+            .ok_or_else(|| ExecuteError::unsupported(&self.setup, operation))
     }
 }

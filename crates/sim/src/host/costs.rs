@@ -9,7 +9,7 @@ use super::wiring::CORE;
 use super::{Choice, Hosts, choose};
 use crate::constants::{Constants, Name};
 use crate::engine::wires::Wire;
-use crate::engine::{CostModel, Sent};
+use crate::engine::{CostModel, LinkLine, Sent};
 use crate::setup::{Library, Network, Operation};
 
 /// Open MPI's largest eager message (`btl_vader_eager_limit`).
@@ -160,8 +160,8 @@ impl CostModel for HostCosts {
         bytes + us * 1e-6 * self.lane(wire, protocol)
     }
 
-    fn capacity(&self, kind: LinkKind, bytes_per_second: f64) -> f64 {
-        match kind {
+    fn capacity(&self, link: LinkLine) -> f64 {
+        match link.kind {
             CORE => 1e9 * if self.sender_is_busy { self.passes } else { self.reads },
             LinkKind::Pcie { .. } => {
                 if self.sender_is_busy {
@@ -170,7 +170,7 @@ impl CostModel for HostCosts {
                     UNLIMITED
                 }
             }
-            _ => (bytes_per_second * self.nic.0).min(1e9 * self.nic.1),
+            _ => (link.bytes_per_second * self.nic.0).min(1e9 * self.nic.1),
         }
     }
 

@@ -23,6 +23,8 @@ pub struct Row {
     pub id: String,
     /// The machine, in its publisher's words.
     pub system: String,
+    /// Where it was published.
+    pub source: String,
     /// The measured operation.
     pub operation: Operation,
     /// Size in bytes, as nccl-tests counts it.
@@ -232,9 +234,12 @@ impl Record<'_> {
             gpu,
             intra: if linked && unlinked { Intra::PciePeers } else { intra },
             rack_gpus: RACK_GPUS,
+            links_share: 1.0,
             pcie_generation: self.count("pcie_gen", 7)?,
+            slot_share: 1.0,
             gpus_per_node,
             nodes,
+            missing_gpus: 0,
             network,
             nics_per_node: if wired { self.count("nics_per_node", 1 << 10)? } else { 0 },
             nic_gbits_per_second: if wired { self.number("nic_gbps")? } else { 0.0 },
@@ -253,6 +258,7 @@ impl Record<'_> {
             line: self.line,
             id: self.text("id").into(),
             system: self.text("system").into(),
+            source: self.text("source").into(),
             operation,
             bytes,
             size: size.into(),

@@ -41,6 +41,11 @@ impl<'a> HostPicture<'a> {
         Self { fabric, nodes, switches, box_width: (longest.unwrap_or(5).max(5) + 2) | 1 }
     }
 
+    /// Whether the host has NUMA nodes, which everything that is drawn hangs on.
+    pub(super) fn has_tree(&self) -> bool {
+        !self.nodes.is_empty()
+    }
+
     pub(super) fn draw(&self) -> Canvas {
         let mut canvas = Canvas::default();
         let spans = self.node_spans();

@@ -29,7 +29,9 @@ pub(super) fn print(out: &mut impl Write, fabric: &Fabric) -> io::Result<()> {
             alike => writeln!(out, "{name}{system} ({alike} hosts like this)")?,
         }
         let gpus = fabric.gpus().iter().filter(|gpu| fabric.device(**gpu).host == Some(*host)).count();
+        let has_tree = HostPicture::of(fabric, *host).has_tree();
         match gpus {
+            0 if !has_tree => writeln!(out, "{}", nics(fabric, *host))?,
             0..=GPUS_MAX => HostPicture::of(fabric, *host).draw().print(out, screen::columns())?,
             _ => writeln!(out, "{gpus} GPUs: too many to draw in a terminal")?,
         }
@@ -39,6 +41,15 @@ pub(super) fn print(out: &mut impl Write, fabric: &Fabric) -> io::Result<()> {
         writeln!(out, "and {} other kinds of host\n", makes.len() - MAKES_MAX)?;
     }
     print_network(out, fabric)
+}
+
+/// The NICs of a host whose file describes nothing else.
+fn nics(fabric: &Fabric, host: HostId) -> String {
+    let is_nic = |id: &DeviceId| fabric.device(*id).host == Some(host);
+    match fabric.devices_where(|kind| matches!(kind, DeviceKind::Nic(_))).filter(is_nic).count() {
+        1 => "  1 NIC".to_owned(),
+        count => format!("  {count} NICs"),
+    }
 }
 
 /// A device's links: how far away the target is, how many links, and of which kind.
@@ -72,12 +83,26 @@ fn makes(fabric: &Fabric) -> Vec<(HostId, usize)> {
     found.into_iter().map(|(host, _, alike)| (host, alike)).collect()
 }
 
+/// The names that a file gives to switches, ` (leaf01, leaf02)`; nothing where it gives none.
+fn names(fabric: &Fabric, switches: &[DeviceId]) -> String {
+    const SHOWN_MAX: usize = 4;
+    let named = |id: &&DeviceId| fabric.device(**id).label.is_some();
+    let names: Vec<String> =
+        switches.iter().filter(named).take(SHOWN_MAX).map(|id| fabric.device_name(*id)).collect();
+    match names.is_empty() {
+        true => String::new(),
+        false if switches.len() > SHOWN_MAX => format!(" ({}, ...)", names.join(", ")),
+        false => format!(" ({})", names.join(", ")),
+    }
+}
+
 /// Cables of a leaf switch: down, up, and of which kind down.
 type Cables = (u32, u32, Option<LinkKind>);
 
 fn print_network(out: &mut impl Write, fabric: &Fabric) -> io::Result<()> {
+    let has_spine = fabric.devices_where(|kind| *kind == DeviceKind::NetSwitch(Tier::Spine)).next().is_some();
     // Leaves with as many cables down and up share a line.
-    let mut alike: Vec<(Cables, usize)> = Vec::new();
+    let mut alike: Vec<(Cables, Vec<DeviceId>)> = Vec::new();
     for leaf in fabric.devices_where(|kind| *kind == DeviceKind::NetSwitch(Tier::Leaf)) {
         let (mut down, mut up, mut kind) = (0, 0, None);
         for link in fabric.links_from(leaf) {
@@ -87,15 +112,20 @@ fn print_network(out: &mut impl Write, fabric: &Fabric) -> io::Result<()> {
             }
         }
         match alike.iter_mut().find(|(cables, _)| *cables == (down, up, kind)) {
-            Some((_, count)) => *count += 1,
-            None => alike.push(((down, up, kind), 1)),
+            Some((_, leaves)) => leaves.push(leaf),
+            None => alike.push(((down, up, kind), vec![leaf])),
         }
     }
-    for ((down, up, kind), count) in alike {
+    for ((down, up, kind), leaves) in alike {
+        let (count, names) = (leaves.len(), names(fabric, &leaves));
         let kind = kind.map_or_else(|| "network".to_owned(), |kind| kind.to_string());
         let (plural, each) = if count == 1 { ("", "") } else { ("es", " each") };
-        let above = if up > 0 { format!(", {up} up to the spine") } else { ", no spine".to_owned() };
-        say!(out, "{count} leaf switch{plural} with {down} x {kind} down{above}{each}")?;
+        let above = match up {
+            0 => ", no spine".to_owned(),
+            _ if has_spine => format!(", {up} up to the spine"),
+            _ => format!(", {up} to other leaf switches"),
+        };
+        say!(out, "{count} leaf switch{plural}{names} with {down} x {kind} down{above}{each}")?;
     }
     if fabric.devices_where(|kind| *kind == DeviceKind::NetSwitch(Tier::Leaf)).next().is_some() {
         writeln!(out)?;

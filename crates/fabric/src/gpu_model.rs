@@ -108,6 +108,11 @@ impl GpuModel {
         Some(link.nominal.clone()?.per_device(count.into()))
     }
 
+    /// Whether it is a card for desktops and workstations, whose peer traffic crosses PCIe bridges at full rate.
+    pub fn is_consumer(&self) -> bool {
+        self.id.starts_with("rtx")
+    }
+
     /// Whether the usual driver lets these GPUs access each other's memory over PCIe.
     pub fn has_peer_access(&self) -> bool {
         !(self.vendor == Vendor::Nvidia && self.name.starts_with("GeForce"))

@@ -195,6 +195,18 @@ impl<'g, 'f> Chooser<'g, 'f> {
         Choice { bytes, candidates: ranked.chain(ruled_out).collect() }
     }
 
+    /// The fastest candidate for a size, with its cost.
+    pub fn cheapest(&self, bytes: u64) -> Option<(&Candidate, Prediction)> {
+        self.costs(bytes).min_by_key(|(_, cost)| cost.time())
+    }
+
+    /// The candidates, each with its cost for a size, in the order of algorithms and protocols.
+    pub fn costs(&self, bytes: u64) -> impl Iterator<Item = (&Candidate, Prediction)> {
+        let cost =
+            move |candidate| Some((candidate, predict(candidate, self.placement, &self.collective, bytes)?));
+        self.candidates.iter().filter_map(cost)
+    }
+
     /// The choice for all sizes of a range, both ends included; no ranges if there is no candidate.
     pub fn breakpoints(&self, (from, to): (u64, u64)) -> Breakpoints {
         let mut ranges: Vec<Range> = Vec::new();
@@ -238,14 +250,8 @@ impl<'g, 'f> Chooser<'g, 'f> {
         algorithm.recipe(&self.collective, self.placement.layout())
     }
 
-    fn costs(&self, bytes: u64) -> impl Iterator<Item = (&Candidate, Prediction)> {
-        let cost =
-            move |candidate| Some((candidate, predict(candidate, self.placement, &self.collective, bytes)?));
-        self.candidates.iter().filter_map(cost)
-    }
-
     fn winner(&self, bytes: u64) -> Option<&Candidate> {
-        Some(self.costs(bytes).min_by_key(|(_, cost)| cost.time())?.0)
+        Some(self.cheapest(bytes)?.0)
     }
 
     fn ranked(

@@ -7,6 +7,7 @@ mod concurrent;
 mod costs;
 mod messages;
 mod other_libraries;
+mod weft;
 
 use weftlink_fabric::{Fabric, FabricError, LinkKind, Paths};
 use weftlink_plan::algorithms::{Algorithm, Impossible};
@@ -155,7 +156,7 @@ impl<'s> Runner<'s> {
 
     /// The same, with a result for each call.
     pub fn execute_each(&self, calls: &[(Operation, u64)]) -> Vec<Result<Execution, ExecuteError>> {
-        let ground = Placement::of(&self.fabric);
+        let ground = Placement::with(&self.fabric, self.constants);
         let paths = Paths::of(&self.fabric);
         calls.iter().map(|(operation, bytes)| self.call(&ground, &paths, *operation, *bytes)).collect()
     }

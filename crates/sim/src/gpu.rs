@@ -70,7 +70,7 @@ impl Gpu {
 
     /// Whether it is a card for desktops and workstations, whose peer traffic crosses PCIe bridges at full rate.
     pub fn is_consumer(self) -> bool {
-        self.0.id.starts_with("rtx")
+        self.0.is_consumer()
     }
 
     /// Line rate of all its links to other GPUs, one way; 0 if it has none.

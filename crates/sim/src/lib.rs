@@ -4,12 +4,11 @@
 //! sharing them fairly with all other transfers, and the receiver sees it one hop later. Time is in whole picoseconds, and nothing depends
 //! on a clock, a thread or the order of a hash table: the same input gives the same result to the last digit.
 //!
-//! Costs come from [constants], each with its origin; the [library] module chooses the plan as a library would.
+//! Costs come from the [constants] of `weftlink_plan`'s cost model, each with its origin; the [library] module chooses the plan as a library would.
 
 pub mod accuracy;
 mod busy;
 mod change;
-pub mod constants;
 pub mod copy;
 pub mod engine;
 pub mod estimate;
@@ -20,15 +19,14 @@ pub mod library;
 pub mod predict;
 pub mod published;
 mod quantile;
-mod rates;
 pub mod setup;
 mod survey;
 mod tuner;
 pub mod what_if;
 mod wiring;
 
-pub use constants::Constants;
 pub use estimate::Estimate;
 pub use predict::predict;
 pub use setup::Setup;
 pub use survey::SurveyError;
+pub use weftlink_plan::cost::constants::{self, Constants};

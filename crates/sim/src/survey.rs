@@ -10,10 +10,10 @@ use weftlink_fabric::catalog::gpus::{self, GpuModel, Vendor};
 use weftlink_fabric::domains::gpu_domains;
 use weftlink_fabric::link::Network as NetworkKind;
 use weftlink_fabric::{DeviceId, DeviceKind, Fabric, HostId, LinkKind};
+use weftlink_plan::cost::lines;
 
 use crate::estimate::x16_gbytes_per_second;
 use crate::gpu::Gpu;
-use crate::rates;
 use crate::setup::{Intra, Library, Network, RACK_GPUS, Setup};
 use crate::what_if::WhatIf;
 
@@ -98,7 +98,7 @@ impl Setup {
 /// there count.
 fn links_share(fabric: &Fabric, setup: &Setup) -> f64 {
     let least = |fabric: &Fabric| {
-        let ports = fabric.gpus().iter().map(|gpu| rates::port(fabric, *gpu)).filter(|port| *port > 0.0);
+        let ports = fabric.gpus().iter().map(|gpu| lines::port(fabric, *gpu)).filter(|port| *port > 0.0);
         ports.min_by(f64::total_cmp)
     };
     let usual = Setup {
@@ -160,9 +160,9 @@ fn intra(fabric: &Fabric, per_host: u32, domains: &[Vec<DeviceId>]) -> Intra {
 fn nics(fabric: &Fabric, hosts: &BTreeMap<Option<HostId>, u32>) -> Option<(Network, u32, f64)> {
     let mut of_host: BTreeMap<HostId, Vec<(NetworkKind, f64)>> = BTreeMap::new();
     for id in fabric.devices_where(|kind| matches!(kind, DeviceKind::Nic(_))) {
-        let slot = rates::slot(fabric, id).map_or(f64::INFINITY, |(rate, _)| rate);
+        let slot = lines::slot(fabric, id).map_or(f64::INFINITY, |(rate, _)| rate);
         let cables = fabric.links_from(id).iter().filter_map(|link| match fabric.spec(link).kind {
-            LinkKind::Network { network, .. } => Some((network, link.count, rates::line(fabric, link))),
+            LinkKind::Network { network, .. } => Some((network, link.count, lines::line(fabric, link))),
             _ => None,
         });
         let cables: Vec<_> = cables.collect();
@@ -212,7 +212,7 @@ fn slowest_slot(fabric: &Fabric, gpu: Gpu) -> (u32, f64) {
     if gpu.model().c2c_links() > 0 {
         return (gpu.model().pcie.0.into(), 1.0);
     }
-    let slots = fabric.gpus().iter().filter_map(|gpu| rates::slot(fabric, *gpu));
+    let slots = fabric.gpus().iter().filter_map(|gpu| lines::slot(fabric, *gpu));
     let Some((rate, generation)) = slots.min_by(|a, b| a.0.total_cmp(&b.0)) else {
         return (gpu.model().pcie.0.into(), 1.0);
     };

@@ -223,10 +223,15 @@ fn print_cost(out: &mut impl Write, cost: &Prediction) -> io::Result<()> {
         (cost.across, "across"),
         (cost.messages, "for messages"),
         (cost.transfer, "for bytes"),
+        (cost.fill, "to fill the pipeline"),
     ];
     let terms = terms.into_iter().filter(|(time, _)| *time > Picoseconds(0));
     let terms: Vec<String> = terms.map(|(time, what)| format!("{time} {what}")).collect();
-    say!(out, "  predicted: {} = {}", cost.time(), terms.join(" + "))
+    let hidden = match cost.hidden {
+        Picoseconds(0) => String::new(),
+        hidden => format!(" - {hidden} of hops during transfers"),
+    };
+    say!(out, "  predicted: {} = {}{hidden}", cost.time(), terms.join(" + "))
 }
 
 fn protocol(protocol: Option<Protocol>) -> String {

@@ -10,6 +10,7 @@ pub mod island;
 mod kind;
 mod local;
 mod network;
+mod nics;
 mod nvlink;
 mod shape;
 mod width;

@@ -2,7 +2,6 @@
 
 use weftlink_fabric::rate::{Domain, OneWay, Rate};
 
-use crate::cost::constants::payload;
 use crate::cost::{Candidate, Limit, Medium, Picoseconds, Prediction};
 use crate::plan::Protocol;
 
@@ -13,10 +12,11 @@ pub(super) fn reason(loser: Predicted<'_>, winner: Predicted<'_>) -> String {
     let lost = |term: fn(&Prediction) -> Picoseconds| term(loser.1).beyond(term(winner.1));
     let terms = [
         lost(|cost| cost.transfer),
-        lost(|cost| cost.across),
+        lost(|cost| cost.across.beyond(cost.hidden)),
         lost(|cost| cost.inside),
         lost(|cost| cost.messages),
         lost(|cost| cost.launch),
+        lost(|cost| cost.fill),
     ];
     let largest = terms.iter().copied().max().unwrap_or_default();
     let name = named(winner.0);
@@ -27,13 +27,19 @@ pub(super) fn reason(loser: Predicted<'_>, winner: Predicted<'_>) -> String {
         Some(0) => transfer(loser, winner),
         Some(1) => hops(
             (loser.1.work.hops_across, winner.1.work.hops_across),
-            (loser.0.hop_across, winner.0.hop_across),
+            (
+                each(loser.1.across, loser.1.work.hops_across),
+                each(winner.1.across, winner.1.work.hops_across),
+            ),
             across(loser.0),
             &name,
         ),
         Some(2) => hops(
             (loser.1.work.hops_inside, winner.1.work.hops_inside),
-            (loser.0.hop_inside, winner.0.hop_inside),
+            (
+                each(loser.1.inside, loser.1.work.hops_inside),
+                each(winner.1.inside, winner.1.work.hops_inside),
+            ),
             "inside the island",
             &name,
         ),
@@ -41,8 +47,14 @@ pub(super) fn reason(loser: Predicted<'_>, winner: Predicted<'_>) -> String {
             let (messages, each) = (loser.0.messages_across, loser.0.message_across);
             format!("sends {messages} messages into the network one by one, {each} each")
         }
-        _ => format!("takes {} to start; {name} takes {}", loser.1.launch, winner.1.launch),
+        Some(4) => format!("takes {} to start; {name} takes {}", loser.1.launch, winner.1.launch),
+        _ => format!("takes {} to fill its pipeline; {name} takes {}", loser.1.fill, winner.1.fill),
     }
+}
+
+/// The time of one hop.
+fn each(all: Picoseconds, hops: u64) -> Picoseconds {
+    Picoseconds(all.0 / hops.max(1))
 }
 
 /// More hops, or slower ones.
@@ -88,12 +100,11 @@ fn transfer(loser: Predicted<'_>, winner: Predicted<'_>) -> String {
     let Some(own) = own else { return format!("the bytes wait {place}") };
     let by_bytes = ratio(own.bytes, other.bytes);
     let by_rate = ratio(other.rate, own.rate);
-    let by_protocol = ratio(own.payload.1 * other.payload.0, own.payload.0 * other.payload.1);
-    if by_protocol >= by_bytes && by_protocol >= by_rate && by_protocol > 100 {
-        return match loser.0.protocol {
-            Some(Protocol::Ll) => own.by_words(),
-            _ => "protocol LL128 spends 8 of 128 bytes on flags".to_owned(),
-        };
+    let by_links = ratio(other.links, own.links);
+    if let Some(protocol) =
+        loser.0.protocol.filter(|_| by_rate >= by_bytes && by_rate > by_links && own.links > own.rate)
+    {
+        return own.by_protocol(protocol);
     }
     if by_bytes >= by_rate && by_bytes > 100 {
         let tenths = rounded(own.bytes, other.bytes, 10);
@@ -108,9 +119,6 @@ fn transfer(loser: Predicted<'_>, winner: Predicted<'_>) -> String {
             _ => format!("moves {factor} the bytes {place}"),
         };
     }
-    if by_rate > 100 && own.links > own.rate {
-        return own.by_words();
-    }
     if by_rate > 100 {
         return format!("gets {} {place}; {} gets {}", rate(own.rate), named(winner.0), rate(other.rate));
     }
@@ -121,9 +129,8 @@ fn transfer(loser: Predicted<'_>, winner: Predicted<'_>) -> String {
 struct Limited {
     bytes: u64,
     rate: u64,
-    /// The rate of the links without the limit of LL.
+    /// The rate of the links, flags included.
     links: u64,
-    payload: (u64, u64),
 }
 
 impl Limited {
@@ -134,13 +141,12 @@ impl Limited {
             Limit::Across => (cost.work.island_bytes, candidate.across_bytes_per_second?, across?),
             Limit::Serial | Limit::Cut => return None,
         };
-        Some(Self { bytes, rate, links, payload: candidate.protocol.map_or((1, 1), payload) })
+        Some(Self { bytes, rate, links })
     }
 
-    /// LL's rate: half of the bytes on the wire are flags, and small words limit the rate too.
-    fn by_words(&self) -> String {
-        let (part, whole) = self.payload;
-        format!("protocol LL gets {} of {}", rate(self.rate / whole * part), rate(self.links))
+    /// The protocol's flags and lanes limit the rate.
+    fn by_protocol(&self, protocol: Protocol) -> String {
+        format!("protocol {protocol} gets {} of {}", rate(self.rate), rate(self.links))
     }
 }
 

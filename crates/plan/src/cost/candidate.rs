@@ -2,16 +2,29 @@
 
 use weftlink_fabric::DeviceId;
 
-use super::constants::{
-    BLOCK_BYTES_PER_SECOND, BLOCKS_MAX, HOP_FLAG, HOP_IN_A_ROW, HOP_NETWORK_SUM, HOP_PEER,
-    HOP_TO_ONE_OF_SEVERAL, LAUNCH_MESSAGES, LAUNCH_PEER, MESSAGE_ACROSS, block_bytes, payload,
-};
-use super::loads::{Loads, Medium, Sides, Unconnected};
+use super::carried::{ONE, part_of};
+use super::hops::Hop;
+use super::loads::{Loads, Medium, Side, Sides, Unconnected};
 use super::usage::{Usage, messages_across};
-use super::{Picoseconds, Placement, over};
+use super::{Picoseconds, Placement};
 use crate::algorithms::{Algorithm, Impossible};
+use crate::domain::hops::hops;
 use crate::plan::{Protocol, Switch};
-use crate::{Collective, Plan};
+use crate::{Collective, Plan, Recipe};
+
+/// The rate of one thread block through its GPU's links; see [`RINGS_ON_A_SWITCH`](crate::wiring::RINGS_ON_A_SWITCH).
+const BLOCK_BYTES_PER_SECOND: u64 = 25_000_000_000;
+/// The maximum number of thread blocks of a call: NCCL's `MAXCHANNELS`.
+const BLOCKS_MAX: u32 = 64;
+
+/// The bytes that justify one more thread block: 512 threads times NCCL's thread thresholds, 8 bytes with LL and LL128, 64
+/// with Simple (`src/enqueue.cc`).
+const fn block_bytes(protocol: Protocol) -> u64 {
+    match protocol {
+        Protocol::Ll | Protocol::Ll128 => 512 * 8,
+        Protocol::Simple => 512 * 64,
+    }
+}
 
 /// An algorithm and a protocol, with their costs on a fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,21 +38,39 @@ pub struct Candidate {
     /// The time to start and to end.
     pub launch: Picoseconds,
     /// A hop inside an island.
-    pub hop_inside: Picoseconds,
+    pub hop_inside: Hop,
     /// A hop between islands.
-    pub hop_across: Picoseconds,
+    pub hop_across: Hop,
     /// Messages that a lane sends into the network one after the other.
     pub messages_across: u64,
     /// The time to send one of them.
     pub message_across: Picoseconds,
-    /// The rate of the busiest rank inside its island; nothing if no data moves there.
+    /// The rate of the busiest rank's data inside its island; nothing if no data moves there.
     pub inside_bytes_per_second: Option<u64>,
-    /// The rate of the busiest island to the others.
+    /// The rate of the busiest island's data to the others.
     pub across_bytes_per_second: Option<u64>,
-    /// The rates of the slowest lane inside and across, one after the other.
+    /// The rates of the slowest lane's data inside and across, one after the other.
     pub serial_bytes_per_second: (Option<u64>, Option<u64>),
-    /// The rates of the links inside and across, without the limit of LL's small words.
+    /// The rates of the links inside and across, flags included.
     pub links_bytes_per_second: (Option<u64>, Option<u64>),
+    /// The parts of the rates of links inside and across that data gets, in millionths: the rest is flags, or limited by lanes.
+    pub parts: (u64, u64),
+    /// The part of their rate that links to switches get which add or copy, in millionths.
+    pub switch_part: u64,
+    /// The part, in millionths, of the buffer that a rank moves in a step of all its lanes.
+    pub message_part: u64,
+    /// The part of the time to fill a pipeline of optimal steps that is not hidden, in millionths.
+    pub fill: u64,
+    /// How many times longer than a rank's own steps the way of a chunk is, in millionths, where whole buffers pass from rank to
+    /// rank; nothing where each step moves another part. Relative to hops, it is independent of the number of ranks.
+    pub path_per_hop: Option<u64>,
+    /// Hops inside and across by which the plan differs from its header, whose formulas are for islands with a switch: without one, trees
+    /// are chains or follow the links.
+    pub more_hops: (i64, i64),
+    /// Whether ranks wait for others to enter the call before they access their memory.
+    pub enters: bool,
+    /// Whether a lane sends to one rank only, as along a ring: its chunks overtake nothing and wait for the slowest link.
+    pub one_target: bool,
     /// The switches that compute for it.
     pub switch: Option<Switch>,
     /// The links between islands.
@@ -58,7 +89,7 @@ pub fn candidates(
     uneven: bool,
     placement: &Placement<'_>,
 ) -> (Vec<Candidate>, Vec<(Algorithm, Impossible)>) {
-    let mut loads = placement.loads();
+    let mut loads = placement.loads(collective);
     let (mut possible, mut impossible) = (Vec::new(), Vec::new());
     for algorithm in Algorithm::ALL {
         match of(algorithm, collective, uneven, placement, &mut loads) {
@@ -117,9 +148,11 @@ fn of(
         }
         Medium::GpuLinks | Medium::Pcie => 0,
     };
+    let more_hops =
+        if placement.layout().switched { (0, 0) } else { more_hops(algorithm, &model, placement) };
     let candidate = |protocol: Option<Protocol>| Candidate {
         messages_across: messages,
-        ..candidate(algorithm, protocol, outline, &usage, &sides, placement)
+        ..candidate(algorithm, protocol, outline, &usage, &sides, placement, more_hops)
     };
     Ok(protocols(algorithm, outline, &sides).into_iter().map(candidate).collect())
 }
@@ -150,48 +183,100 @@ fn candidate(
     usage: &Usage,
     sides: &Sides,
     placement: &Placement<'_>,
+    more_hops: (i64, i64),
 ) -> Candidate {
     let sums = |switch: Switch| outline.groups.iter().any(|group| group.switch == switch);
-    let medium = |medium: Option<Medium>, otherwise: Medium| medium.unwrap_or(otherwise) as usize;
-    let (inside, across) = (sides.inside.map(|side| side.medium), sides.across.map(|side| side.medium));
-    let row = if usage.one_target { HOP_IN_A_ROW } else { HOP_TO_ONE_OF_SEVERAL };
-    let signal = if usage.only_waits() { HOP_FLAG } else { HOP_PEER };
-    let message = |medium: usize| protocol.map_or(signal[medium], |protocol| row[medium].of(protocol));
-    let (inside_at, across_at) = (medium(inside, Medium::GpuLinks), medium(across, Medium::Network));
-    let hop_inside = if usage.reaches_in { HOP_PEER[inside_at] } else { message(inside_at) };
-    let hop_across = if sums(Switch::Network) { HOP_NETWORK_SUM } else { message(across_at) };
-    let launch = protocol.map_or(LAUNCH_PEER, |protocol| LAUNCH_MESSAGES.of(protocol));
-    let thousandths = if sums(Switch::Nvswitch) { placement.nvls_thousandths() } else { 1000 };
-    // LL's small words limit the rate on any links.
-    let most = if protocol == Some(Protocol::Ll) { placement.ll_bytes_per_second() * 2 } else { u64::MAX };
-    let inside_rate =
-        sides.inside.and_then(|side| side.bytes_per_second).map(|rate| rate / 1000 * thousandths);
-    let across_rate = sides.across.and_then(|side| side.bytes_per_second);
-    let bound = match outline.groups.is_empty() {
-        true => placement.bounds().bound_without_switches(&outline.collective),
-        false => placement.bounds().bound(&outline.collective),
+    let times = placement.hops();
+    let (in_switch, in_network) = (sums(Switch::Nvswitch), sums(Switch::Network));
+    let hop_inside = match protocol {
+        _ if in_switch => times.nvls(placement.grid().1),
+        _ if usage.reaches_in => times.peer(),
+        Some(protocol) => times.inside(protocol),
+        None => times.flag(),
     };
+    let between = sides.across.map_or(Medium::Network, |side| side.medium);
+    let is_networked = sides.across.is_some() && between == Medium::Network;
+    let hop_across = match protocol {
+        // Islands of a host are as near as the ranks of one.
+        _ if between != Medium::Network => hop_inside,
+        _ if in_switch || in_network => times.across_switched(),
+        Some(protocol) => times.across(protocol),
+        None => times.flag_across(),
+    };
+    let rate = |side: Option<Side>| side.and_then(|side| side.bytes_per_second);
+    let switched =
+        |rate: u64, is_switched: bool, part: u64| if is_switched { part_of(rate, part) } else { rate };
+    let inside = rate(sides.inside).map(|rate| switched(rate, in_switch, placement.nvls_part()));
+    let across = rate(sides.across).map(|rate| switched(rate, in_network, placement.collnet_part()));
+    let collective = &outline.collective;
+    let parts = (
+        placement.part_inside(protocol, collective),
+        match across.filter(|_| is_networked) {
+            Some(rate) => placement.part_across(protocol, collective, rate),
+            None => placement.part_inside(protocol, collective),
+        },
+    );
+    let serial = |side: Option<Side>, part| {
+        side.and_then(|side| side.serial_bytes_per_second).map(|rate| part_of(rate, part))
+    };
+    let bound = match outline.groups.is_empty() {
+        true => placement.bounds().bound_without_switches(collective),
+        false => placement.bounds().bound(collective),
+    };
+    let chunks = outline.chunks.input.max(outline.chunks.output).max(1);
     Candidate {
         algorithm,
         protocol,
         lanes: usage.lanes,
-        launch,
+        launch: times.launch(protocol, is_networked),
         hop_inside,
         hop_across,
         messages_across: 0,
-        message_across: MESSAGE_ACROSS.of(protocol.unwrap_or(Protocol::Ll)),
-        serial_bytes_per_second: (
-            sides.inside.and_then(|side| side.serial_bytes_per_second),
-            sides.across.and_then(|side| side.serial_bytes_per_second),
-        ),
-        links_bytes_per_second: (inside_rate, across_rate),
+        message_across: times.message_across(),
+        inside_bytes_per_second: inside.map(|rate| part_of(rate, parts.0)),
+        across_bytes_per_second: across.map(|rate| part_of(rate, parts.1)),
+        serial_bytes_per_second: (serial(sides.inside, parts.0), serial(sides.across, parts.1)),
+        links_bytes_per_second: (inside, across),
+        parts,
+        switch_part: if in_switch { placement.nvls_part() } else { ONE },
+        message_part: u64::from(usage.lanes.clamp(1, chunks)) * ONE / u64::from(chunks),
+        fill: placement.fill(in_switch, is_networked, protocol),
+        path_per_hop: path_per_hop(algorithm, usage, placement, collective, more_hops),
+        more_hops,
+        enters: usage.enters,
+        one_target: usage.one_target && protocol.is_some(),
         switch: outline.groups.iter().map(|group| group.switch).max(),
-        inside_bytes_per_second: inside_rate.map(|rate| rate.min(most)),
-        across_bytes_per_second: across_rate.map(|rate| rate.min(most)),
-        between: across.unwrap_or(Medium::Network),
+        between,
         bound_bytes_per_second: bound.map(|bound| bound.bytes_per_second),
-        counted: message_blocks(&outline.collective, placement),
+        counted: message_blocks(collective, placement),
     }
+}
+
+/// See [`Candidate::more_hops`].
+fn more_hops(algorithm: Algorithm, model: &Recipe<'_>, placement: &Placement<'_>) -> (i64, i64) {
+    let ranks = model.outline().ranks;
+    let islands: Vec<u32> = placement.model().places().into_iter().map(|(island, _)| island).collect();
+    let plan = model.partial(ranks);
+    let counted = hops(plan.well_formed(), &islands);
+    let headed = placement.work_of_model(algorithm, &model.outline().collective);
+    let (Some(counted), Some(headed)) = (counted, headed) else { return (0, 0) };
+    let more = |counted: u32, headed: u64| i64::from(counted) - headed as i64;
+    (more(counted.inside, headed.hops_inside), more(counted.across, headed.hops_across))
+}
+
+/// See [`Candidate::path_per_hop`].
+fn path_per_hop(
+    algorithm: Algorithm,
+    usage: &Usage,
+    placement: &Placement<'_>,
+    modelled: &Collective,
+    more_hops: (i64, i64),
+) -> Option<u64> {
+    let work = placement.work_of_model(algorithm, modelled)?;
+    let hops = (work.hops_inside + work.hops_across).saturating_add_signed(more_hops.0 + more_hops.1);
+    // An all-reduce goes up and down: the first tile has the links of one direction to itself.
+    let phases = if matches!(modelled, Collective::AllReduce) { 2 } else { 1 };
+    (hops > 1 && usage.steps <= 1).then_some(ONE / phases)
 }
 
 /// For messages: the blocks that the busiest rank moves inside its island, those that the busiest island moves to others, and
@@ -218,13 +303,6 @@ fn message_blocks(collective: &Collective, placement: &Placement<'_>) -> Option<
 }
 
 impl Candidate {
-    /// The time of bytes with this protocol, flags included.
-    pub(super) fn over(&self, bytes: u64, bytes_per_second: Option<u64>) -> Picoseconds {
-        let (part, whole) = self.protocol.map_or((1, 1), payload);
-        let on_the_wire = (u128::from(bytes) * u128::from(whole)).div_ceil(part.into());
-        over(u64::try_from(on_the_wire).unwrap_or(u64::MAX), bytes_per_second)
-    }
-
     /// Thread blocks for a call of `bytes`: enough to fill the links, if there is enough data for them, and a multiple of the
     /// lanes.
     pub fn thread_blocks(&self, bytes: u64) -> u32 {

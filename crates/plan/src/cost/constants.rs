@@ -1,107 +1,150 @@
-//! All constants of the cost model, each with its source. `sim` refines the same numbers.
+//! All constants of the model: costs that no data sheet gives.
 //!
-//! Times are picoseconds. Most are from NCCL 2.30 (`src/graph/tuning.cc`: `baseLatencies`, `hwLatencies`;
-//! `src/sym_kernels.cc`), fitted on NVIDIA's machines; they compare algorithms rather than predict absolute times on other
-//! machines. Rates of links are not here: they come from the fabric.
+//! Each belongs to a kind of link, a GPU generation, a kind of network, a protocol or a library, never to a system or a table. Line
+//! rates are not here: the fabric has them. Fitted values come from `examples/fit/` on the rows of
+//! `testdata/measurements/published.csv`; each may move away from a physical value by about its spread.
 
-use super::Picoseconds;
-use crate::plan::Protocol;
+use std::ops::{Index, IndexMut};
 
-const fn ns(nanoseconds: u64) -> Picoseconds {
-    Picoseconds(nanoseconds * 1_000)
+/// Where a constant comes from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Origin {
+    /// Taken from NCCL's sources.
+    Nccl,
+    /// Set by hand from a few rows or from the hardware; not fitted.
+    Set,
+    /// Fitted, with a prior around a physical value.
+    Fitted {
+        /// The prior's centre, where the fit starts.
+        start: f64,
+        /// The prior's width, as a fraction.
+        spread: f64,
+    },
 }
 
-/// A time for each of the three protocols.
+/// A constant with its description.
 #[derive(Clone, Copy, Debug)]
-pub struct ByProtocol {
-    /// With [`Protocol::Ll`].
-    pub ll: Picoseconds,
-    /// With [`Protocol::Ll128`].
-    pub ll128: Picoseconds,
-    /// With [`Protocol::Simple`].
-    pub simple: Picoseconds,
+pub struct Constant {
+    /// Its name.
+    pub name: &'static str,
+    /// Its value.
+    pub value: f64,
+    /// The value's unit, empty for a ratio.
+    pub unit: &'static str,
+    /// The hardware or library that it belongs to.
+    pub belongs_to: &'static str,
+    /// Its meaning.
+    pub meaning: &'static str,
+    /// Its origin.
+    pub origin: Origin,
 }
 
-impl ByProtocol {
-    const fn ns(ll: u64, ll128: u64, simple: u64) -> Self {
-        Self { ll: ns(ll), ll128: ns(ll128), simple: ns(simple) }
+macro_rules! constants {
+    ($($name:ident = $value:literal, $unit:literal, $belongs:literal, $meaning:literal, $origin:expr;)+) => {
+        /// A constant's name.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Name {
+            $(#[doc = $meaning] $name,)+
+        }
+
+        /// All constants, as shipped.
+        pub const TABLE: &[Constant] = &[$(
+            Constant {
+                name: stringify!($name),
+                value: $value,
+                unit: $unit,
+                belongs_to: $belongs,
+                meaning: $meaning,
+                origin: $origin,
+            },
+        )+];
+    };
+}
+
+const fn fitted(start: f64, spread: f64) -> Origin {
+    Origin::Fitted { start, spread }
+}
+
+include!("constants/table.rs");
+
+/// Number of constants.
+pub const COUNT: usize = TABLE.len();
+
+const _: () = assert!(COUNT <= 100, "a model with more constants fits anything and predicts nothing");
+
+/// A hash of the fitted constants: expected errors computed with another fingerprint are out of date.
+pub fn fingerprint() -> u64 {
+    let fitted = TABLE.iter().filter(|constant| matches!(constant.origin, Origin::Fitted { .. }));
+    let letters = fitted.flat_map(|constant| format!("{} {};", constant.name, constant.value).into_bytes());
+    hash(letters)
+}
+
+/// Fowler, Noll and Vo's hash, 1a.
+pub fn hash(letters: impl Iterator<Item = u8>) -> u64 {
+    letters.fold(0xcbf2_9ce4_8422_2325, |hash: u64, letter| {
+        (hash ^ u64::from(letter)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// A value for each constant.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Constants {
+    values: [f64; COUNT],
+}
+
+impl Constants {
+    /// The shipped values.
+    pub fn shipped() -> Self {
+        Self { values: std::array::from_fn(|index| TABLE[index].value) }
     }
 
-    /// The time of one protocol.
-    pub const fn of(self, protocol: Protocol) -> Picoseconds {
-        match protocol {
-            Protocol::Ll => self.ll,
-            Protocol::Ll128 => self.ll128,
-            Protocol::Simple => self.simple,
+    /// The values at which a fit starts.
+    pub fn start() -> Self {
+        Self {
+            values: std::array::from_fn(|index| match TABLE[index].origin {
+                Origin::Fitted { start, .. } => start,
+                Origin::Nccl | Origin::Set => TABLE[index].value,
+            }),
+        }
+    }
+
+    /// The value at a position in [`TABLE`].
+    pub fn at(&self, index: usize) -> f64 {
+        self.values[index]
+    }
+
+    /// The value at a position in [`TABLE`], mutable.
+    pub fn at_mut(&mut self, index: usize) -> &mut f64 {
+        &mut self.values[index]
+    }
+}
+
+impl Index<Name> for Constants {
+    type Output = f64;
+
+    fn index(&self, name: Name) -> &f64 {
+        &self.values[name as usize]
+    }
+}
+
+impl IndexMut<Name> for Constants {
+    fn index_mut(&mut self, name: Name) -> &mut f64 {
+        &mut self.values[name as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_finite_and_near_their_start() {
+        for constant in TABLE {
+            assert!(constant.value.is_finite() && constant.value >= 0.0, "{}", constant.name);
+            if let Origin::Fitted { start, spread } = constant.origin {
+                let away = (constant.value / start).ln().abs();
+                assert!(away <= 4.0 * spread, "{} moved from {start} to {}", constant.name, constant.value);
+            }
         }
     }
 }
-
-/// Start and end of a kernel that sends messages, the same for all algorithms, so that no part of a job takes longer to start
-/// than the whole. `baseLatencies`, ring. NCCL's symmetric kernels start sooner with LL (4.5 us on Hopper, a hop included), but
-/// exist for three collectives only.
-pub const LAUNCH_MESSAGES: ByProtocol = ByProtocol::ns(6_600, 14_000, 8_400);
-/// Start of a kernel in peer memory. The symmetric kernels take 7.8 us on Hopper, two barriers included.
-pub const LAUNCH_PEER: Picoseconds = ns(5_200);
-
-/// A message of a lane that always sends to the same peer. `hwLatencies`, ring: NVLINK, PCI, NET.
-pub const HOP_IN_A_ROW: [ByProtocol; 3] = [
-    ByProtocol::ns(600, 1_900, 3_400),
-    ByProtocol::ns(1_000, 2_500, 5_700),
-    ByProtocol::ns(2_700, 4_000, 14_000),
-];
-/// A message to one of several peers. `hwLatencies`, tree: NVLINK, PCI, NET.
-pub const HOP_TO_ONE_OF_SEVERAL: [ByProtocol; 3] = [
-    ByProtocol::ns(600, 1_250, 4_000),
-    ByProtocol::ns(1_000, 1_900, 4_000),
-    ByProtocol::ns(5_000, 8_500, 14_000),
-];
-/// A flag that a rank writes to a peer, which polls it before it accesses memory. Half of what the symmetric kernels' launch leaves
-/// for two barriers; over PCIe slower by the ratio of LL's hops; over a network a message with LL.
-pub const HOP_PEER: [Picoseconds; 3] = [ns(1_300), ns(2_200), ns(5_000)];
-/// A flag without data to one of several peers, as in a barrier: as with LL, the flag's word is all there is to poll.
-/// `hwLatencies`, tree, LL.
-pub const HOP_FLAG: [Picoseconds; 3] =
-    [HOP_TO_ONE_OF_SEVERAL[0].ll, HOP_TO_ONE_OF_SEVERAL[1].ll, HOP_TO_ONE_OF_SEVERAL[2].ll];
-/// A sum by the network's switches, up or down: half of NCCL's CollNetDirect (`hwLatencies`, NET), since up and down are
-/// separate hops.
-pub const HOP_NETWORK_SUM: Picoseconds = ns(15_500);
-
-/// The time between two messages of a lane into the network. `NCCL_NET_OVERHEAD`, three times that for Simple.
-pub const MESSAGE_ACROSS: ByProtocol = ByProtocol::ns(1_000, 1_000, 3_000);
-
-/// The maximum rate of LL's payload inside an island, by the GPU's compute capability times ten (up to, rate). `llMaxBws`, one
-/// node.
-pub const LL_BYTES_PER_SECOND: [(u32, u64); 4] =
-    [(79, 39_000_000_000), (89, 87_700_000_000), (99, 141_000_000_000), (u32::MAX, 282_000_000_000)];
-/// The same between two islands, and between more. `llMaxBws`, the row of AMD's CPUs: Intel's are as fast or faster.
-pub const LL_BYTES_PER_SECOND_ACROSS: [u64; 2] = [22_500_000_000, 19_000_000_000];
-
-/// The payload's share of the bytes on the wire: LL sends 4 bytes of flag with 4 of data, LL128 8 with 120.
-pub const fn payload(protocol: Protocol) -> (u64, u64) {
-    match protocol {
-        Protocol::Ll => (1, 2),
-        Protocol::Ll128 => (120, 128),
-        Protocol::Simple => (1, 1),
-    }
-}
-
-/// The efficiency of NVSwitch's sums and multicasts, in thousandths of a port's rate: `nvlsEfficiency`, Hopper.
-pub const NVLS_THOUSANDTHS_HOPPER: u64 = 850;
-/// The same on Blackwell and later.
-pub const NVLS_THOUSANDTHS_BLACKWELL: u64 = 740;
-/// The lowest compute capability, times ten, of Blackwell.
-pub const SM_BLACKWELL: u32 = 100;
-
-/// The rate of one thread block through its GPU's links; see [`RINGS_ON_A_SWITCH`](crate::wiring::RINGS_ON_A_SWITCH).
-pub const BLOCK_BYTES_PER_SECOND: u64 = 25_000_000_000;
-/// The bytes that justify one more thread block: 512 threads times NCCL's thread thresholds, 8 bytes with LL and LL128, 64
-/// with Simple (`src/enqueue.cc`).
-pub const fn block_bytes(protocol: Protocol) -> u64 {
-    match protocol {
-        Protocol::Ll | Protocol::Ll128 => 512 * 8,
-        Protocol::Simple => 512 * 64,
-    }
-}
-/// The maximum number of thread blocks of a call: NCCL's `MAXCHANNELS`.
-pub const BLOCKS_MAX: u32 = 64;

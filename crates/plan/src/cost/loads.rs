@@ -11,8 +11,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
-use weftlink_fabric::{DeviceId, DeviceKind, LinkKind, Measure, PathType, Paths};
+use weftlink_fabric::{DeviceId, DeviceKind, LinkKind, PathType, Paths};
 
+use super::carried::Carried;
 use super::usage::Usage;
 
 /// The slowest kind of link on a path.
@@ -53,6 +54,9 @@ pub(super) struct Unconnected(pub(super) DeviceId, pub(super) DeviceId);
 /// Computes loads; keeps routes from plan to plan.
 pub(super) struct Loads<'p, 'f> {
     paths: &'p Paths<'f>,
+    carried: &'p Carried,
+    /// Whether data flows in one direction only.
+    one_way: bool,
     /// The GPU of each rank.
     gpus: Vec<DeviceId>,
     /// The island of each rank.
@@ -89,8 +93,14 @@ const SCALE: u128 = 1 << 60;
 const PARTS: u128 = 1 << 20;
 
 impl<'p, 'f> Loads<'p, 'f> {
-    pub(super) fn new(paths: &'p Paths<'f>, gpus: Vec<DeviceId>, islands: Vec<u32>) -> Self {
-        Self { paths, gpus, islands, routes: FxHashMap::default() }
+    pub(super) fn new(
+        paths: &'p Paths<'f>,
+        carried: &'p Carried,
+        one_way: bool,
+        gpus: Vec<DeviceId>,
+        islands: Vec<u32>,
+    ) -> Self {
+        Self { paths, carried, one_way, gpus, islands, routes: FxHashMap::default() }
     }
 
     /// The rates of a plan.
@@ -151,30 +161,64 @@ impl<'p, 'f> Loads<'p, 'f> {
                 tally.serial = time;
             }
         }
+        // Lanes that serve one peer after the other meet on links, but not in every step, since they drift apart: half of both.
+        let (inside, across) = self.in_rounds(usage);
+        if inside + across > tally.serial.0 + tally.serial.1 {
+            tally.serial = ((tally.serial.0 + inside) / 2, (tally.serial.1 + across) / 2);
+        }
         Ok(tally.sides())
     }
 
+    /// The time of a chunk of each step, inside and across, if all lanes take their steps together: each step takes as long as its most
+    /// loaded link.
+    fn in_rounds(&mut self, usage: &Usage) -> (u128, u128) {
+        let mut time = (0, 0);
+        for (pairs, repeated) in &usage.rounds {
+            let mut links: FxHashMap<(DeviceId, DeviceId), (u128, u64, bool)> = FxHashMap::default();
+            for (&(from, to), &chunks) in pairs {
+                let Some(route) = self.route(self.gpus[from as usize], self.gpus[to as usize]) else {
+                    continue;
+                };
+                let inside = self.islands[from as usize] == self.islands[to as usize];
+                for bundle in &route.bundles {
+                    let all: u128 = bundle.iter().map(|(_, rate)| u128::from(*rate)).sum();
+                    for (link, rate) in bundle {
+                        let load = links.entry(*link).or_insert((0, *rate, true));
+                        load.0 += u128::from(chunks) * PARTS * u128::from(*rate) / all.max(1);
+                        load.2 &= inside;
+                    }
+                }
+            }
+            let slowest = links
+                .values()
+                .map(|(load, rate, inside)| (load * (SCALE / PARTS) / u128::from((*rate).max(1)), *inside));
+            let Some((taken, inside)) = slowest.max() else { continue };
+            *(if inside { &mut time.0 } else { &mut time.1 }) += taken * u128::from(*repeated);
+        }
+        time
+    }
+
     fn route(&mut self, from: DeviceId, to: DeviceId) -> Option<Rc<Route>> {
-        let paths = self.paths;
-        self.routes.entry((from, to)).or_insert_with(|| Route::of(paths, from, to).map(Rc::new)).clone()
+        let (paths, carried, one_way) = (self.paths, self.carried, self.one_way);
+        let route = || Route::of(paths, carried, one_way, from, to).map(Rc::new);
+        self.routes.entry((from, to)).or_insert_with(route).clone()
     }
 
     /// The links from a GPU to its NVSwitches, and back.
     fn port(&self, gpu: DeviceId) -> (Bundle, Bundle) {
         let fabric = self.paths.fabric();
         let to_switch = fabric.links_from(gpu).iter().filter(|link| fabric.spec(link).kind.is_gpu_fabric());
-        let out: Bundle = to_switch
-            .map(|link| ((gpu, link.target), fabric.rate(link, Measure::Effective).bytes_per_second()))
-            .collect();
+        let rate = |link| self.carried.on(fabric, link, self.one_way);
+        let out: Bundle = to_switch.map(|link| ((gpu, link.target), rate(link))).collect();
         let back = out.iter().map(|((gpu, switch), rate)| ((*switch, *gpu), *rate)).collect();
         (out, back)
     }
 }
 
 impl Route {
-    fn of(paths: &Paths<'_>, from: DeviceId, to: DeviceId) -> Option<Self> {
+    fn of(paths: &Paths<'_>, carried: &Carried, one_way: bool, from: DeviceId, to: DeviceId) -> Option<Self> {
         let fabric = paths.fabric();
-        let route = paths.route(from, to);
+        let route = paths.route_of_data(from, to);
         if route.path.kind == PathType::Dis {
             return None;
         }
@@ -192,8 +236,7 @@ impl Route {
             let mut bundle = Bundle::new();
             for link in links.filter(|link| pair[1].contains(&link.target)) {
                 is_nvlink &= matches!(fabric.spec(link).kind, LinkKind::NvLink { .. });
-                let rate = fabric.rate(link, Measure::Effective).bytes_per_second();
-                bundle.push(((link.source, link.target), rate));
+                bundle.push(((link.source, link.target), carried.on(fabric, link, one_way)));
             }
             // A bundle has one kind of link: GPUs with NVLinks do not use PCIe beside them.
             bundle.sort_unstable();

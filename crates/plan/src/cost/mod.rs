@@ -1,23 +1,27 @@
 //! The cost model: the time of a plan as launch, hops and bytes.
 //!
 //! ```text
-//! time = launch + hops inside · α + hops across · β + max(bytes of a rank / its rate inside the island,
-//!                                                         bytes of an island / its rate to other islands)
+//! time = launch + hops inside · α + hops across · β + bytes + fill - hidden
+//! bytes = max(bytes of a rank / its rate inside the island, bytes of an island / its rate to other islands)
 //! ```
 //!
 //! The bytes take at least as long as the slowest lane needs for its steps one after the other. The hops take at least as
-//! long as a lane needs to send its messages into the network one after the other.
+//! long as a lane needs to send its messages into the network one after the other. *Fill* is the time until a pipeline of tiles or
+//! steps runs at its full rate. Along a ring that crosses slow links, fast hops are *hidden*: a chunk waits for the slow link anyway.
 //!
 //! Hops and bytes come from the [header](crate::Algorithm::work) of an algorithm, which a test compares with its plans. Rates
-//! come from the load that the plan puts on the links ([`Placement`]); no code here depends on an algorithm's name. Launch, α
-//! and β depend on the plan's operations: messages by protocol, peer memory, switches that compute ([`constants`]).
+//! come from the load that the plan puts on the links ([`Placement`]); no code here depends on an algorithm's name. All times and
+//! fractions of rates come from one table of [`constants`], which the models of other libraries and the simulator use, too.
 //!
-//! All numbers are integers, so that every machine computes the same ones.
+//! All results are integers, so that every machine computes the same ones.
 //!
-//! Deliberately absent: pipelines of tiles that fill, and other calls on the same links. A simulator covers these.
+//! Deliberately absent: other calls on the same links, and ranks that wait for each other. The simulator covers these.
 
 mod candidate;
+mod carried;
 pub mod constants;
+mod hops;
+pub mod lines;
 mod loads;
 mod placement;
 mod usage;
@@ -27,8 +31,12 @@ use std::iter::Sum;
 use std::ops::Add;
 
 pub use candidate::{Candidate, candidates};
+pub use carried::{Carried, HOSTS_OF_16_CORES};
+pub use hops::Hop;
 pub use loads::Medium;
 pub use placement::Placement;
+
+use carried::{ONE, part_of};
 
 use crate::{Collective, Work};
 
@@ -51,6 +59,12 @@ pub struct Prediction {
     pub messages: Picoseconds,
     /// The bytes.
     pub transfer: Picoseconds,
+    /// Filling the pipeline.
+    pub fill: Picoseconds,
+    /// The part of the hops that takes no time, because data waits for a slower link meanwhile.
+    pub hidden: Picoseconds,
+    /// Tiles that are pipelined through the plan.
+    pub tiles: u32,
     /// The bottleneck of the bytes.
     pub limit: Limit,
 }
@@ -71,7 +85,8 @@ pub enum Limit {
 impl Prediction {
     /// The sum of all terms.
     pub fn time(&self) -> Picoseconds {
-        [self.launch, self.inside, self.across, self.messages, self.transfer].into_iter().sum()
+        let terms = [self.launch, self.inside, self.across, self.messages, self.transfer, self.fill];
+        terms.into_iter().sum::<Picoseconds>().beyond(self.hidden)
     }
 }
 
@@ -84,6 +99,9 @@ pub fn predict(
 ) -> Option<Prediction> {
     let (islands, per_island) = placement.grid();
     let mut work = candidate.algorithm.work(collective, islands, per_island, bytes)?;
+    let with_more = |hops: u64, more: i64| hops.saturating_add_signed(more);
+    work.hops_inside = with_more(work.hops_inside, candidate.more_hops.0);
+    work.hops_across = with_more(work.hops_across, candidate.more_hops.1);
     if let Some((rank, island, parts)) = candidate.counted {
         let of = |chunks: u64| (u128::from(bytes) * u128::from(chunks)).div_ceil(parts.into());
         let whole = |bytes: u128| u64::try_from(bytes).unwrap_or(u64::MAX);
@@ -93,12 +111,17 @@ pub fn predict(
         let (rank_bytes, island_bytes) = (whole(of(rank)), whole(of(island)));
         work = Work { hops_inside, hops_across, rank_bytes, island_bytes };
     }
-    let inside = (candidate.over(work.rank_bytes, candidate.inside_bytes_per_second), Limit::Inside);
-    let across = (candidate.over(work.island_bytes, candidate.across_bytes_per_second), Limit::Across);
+    let inside = (over(work.rank_bytes, candidate.inside_bytes_per_second), Limit::Inside);
+    let across = (over(work.island_bytes, candidate.across_bytes_per_second), Limit::Across);
     let (by_links, side) = if across.0 > inside.0 { across } else { inside };
     let (serial_inside, serial_across) = candidate.serial_bytes_per_second;
-    let serial =
-        candidate.over(work.rank_bytes, serial_inside) + candidate.over(work.island_bytes, serial_across);
+    let is_tiled = candidate.path_per_hop.is_some() && candidate.protocol.is_some();
+    let hops = work.hops_inside + work.hops_across;
+    let along_a_ring = candidate.one_target && work.hops_inside > 0 && work.hops_across > 0;
+    // Without tiles, phases inside islands and between them follow each other, except along a ring.
+    let in_phases = !is_tiled && !candidate.one_target && work.hops_inside > 0 && work.hops_across > 0;
+    let serial = over(work.rank_bytes, serial_inside) + over(work.island_bytes, serial_across);
+    let serial = if in_phases { serial.max(inside.0 + across.0) } else { serial };
     let by_cut = over(bytes, candidate.bound_bytes_per_second);
     // The more informative limits come first: a later one replaces them only if it is clearly slower.
     let slower = |a: (Picoseconds, Limit), b: (Picoseconds, Limit)| {
@@ -106,17 +129,62 @@ pub fn predict(
     };
     let (_, limit) = slower(slower((by_links, side), (serial, Limit::Serial)), (by_cut, Limit::Cut));
     let transfer = by_links.max(serial).max(by_cut);
-    let (inside, across) =
-        (candidate.hop_inside.times(work.hops_inside), candidate.hop_across.times(work.hops_across));
-    Some(Prediction {
-        work,
-        launch: candidate.launch,
-        inside,
-        across,
-        messages: candidate.message_across.times(candidate.messages_across).beyond(inside + across),
-        transfer,
-        limit,
-    })
+    let message = part_of(bytes, candidate.message_part);
+    let inside = candidate.hop_inside.of(message).times(work.hops_inside);
+    let across = candidate.hop_across.of(message).times(work.hops_across);
+    let path = match candidate.path_per_hop.filter(|_| is_tiled) {
+        Some(part) => Picoseconds(part_of(transfer.0, part)).times(hops),
+        // The way of one chunk, without other data on the links.
+        None => {
+            over(message, candidate.inside_bytes_per_second).times(work.hops_inside)
+                + over(message, candidate.across_bytes_per_second).times(work.hops_across)
+        }
+    };
+    let piped = Pipeline { hops, latency: inside + across, transfer, path };
+    let (fill, tiles) = match is_tiled {
+        true => piped.by_tiles(),
+        false => (piped.by_steps(candidate.fill, bytes, placement.fill_bytes()), 1),
+    };
+    let hidden = if along_a_ring && !is_tiled {
+        transfer.beyond(piped.path).min(piped.latency + fill)
+    } else {
+        Picoseconds(0)
+    };
+    let launch = candidate.launch;
+    let messages = candidate.message_across.times(candidate.messages_across).beyond(inside + across);
+    Some(Prediction { work, launch, inside, across, messages, transfer, fill, hidden, tiles, limit })
+}
+
+/// The most tiles of a call.
+const TILES_MAX: u64 = 64;
+
+/// A call whose data flows through its ranks.
+struct Pipeline {
+    hops: u64,
+    latency: Picoseconds,
+    transfer: Picoseconds,
+    path: Picoseconds,
+}
+
+impl Pipeline {
+    /// Whole buffers pass from rank to rank: tiles of them, as many as take a quarter of a hop each, follow each other.
+    fn by_tiles(&self) -> (Picoseconds, u32) {
+        let beyond = self.path.beyond(self.transfer);
+        let least = (self.latency.0 / self.hops.max(1) / 4).max(1);
+        let tiles = (self.transfer.0 / least).clamp(1, TILES_MAX);
+        // Without rounding, so that longer calls never take less time.
+        let part = u128::from(beyond.0) * u128::from(least) / u128::from(self.transfer.0.max(1));
+        let fill = part.clamp(u128::from(beyond.0 / TILES_MAX), beyond.0.into());
+        (Picoseconds::clamp(fill), tiles as u32)
+    }
+
+    /// Each step moves another part: with steps of optimal length, the square root of latency times transfer, of which a part is hidden.
+    /// Steps grow no further than `fill_bytes`.
+    fn by_steps(&self, part: u64, bytes: u64, fill_bytes: u64) -> Picoseconds {
+        let growth = u128::from(fill_bytes.min(bytes)) * u128::from(ONE) / u128::from(bytes.max(1));
+        let product = u128::from(self.latency.0) * u128::from(self.transfer.0) / u128::from(ONE);
+        Picoseconds(part_of(Picoseconds::clamp((product * growth).isqrt()).0, part))
+    }
 }
 
 /// The time of `bytes` at a rate, rounded up; zero without a rate.

@@ -8,6 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::plan::{Group, Grouped, Input, Lane, Node, Output, Step, Switch, Wait};
 use crate::{Affine, Layout, Recipe};
 
+/// The chunks that pairs of ranks exchange in the same step of all lanes.
+type Round = BTreeMap<(u32, u32), u64>;
+
 /// The data that a plan moves.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Usage {
@@ -26,8 +29,15 @@ pub(super) struct Usage {
     /// For each lane of each rank, the pairs of each step and the number of such steps. A step moves its pairs at once, and the lane
     /// takes its steps one after the other.
     pub(super) serial: Vec<BTreeMap<Vec<(u32, u32)>, u64>>,
+    /// The pairs that exchange data in the first step of all lanes, in the second and so on, each with its number of chunks; and how
+    /// often the step is repeated.
+    pub(super) rounds: Vec<(Round, u64)>,
     /// The most lanes of any rank.
     pub(super) lanes: u32,
+    /// The most steps with which a lane exchanges data.
+    pub(super) steps: u64,
+    /// Whether ranks wait for others to enter the call.
+    pub(super) enters: bool,
 }
 
 impl Usage {
@@ -63,9 +73,21 @@ impl Usage {
     fn add_lane(&mut self, rank: u32, lane: &Lane, groups: &[Group]) {
         let mut targets = Vec::new();
         let mut serial: BTreeMap<Vec<(u32, u32)>, u64> = BTreeMap::new();
+        let (mut steps, mut round) = (0, 0);
         let mut count = |step: &Step, iterations: &[u32], times: u64| {
+            let receives = step.inputs.iter().any(|input| !matches!(input, Input::Local(_)));
+            let sends = step.outputs.iter().any(|output| !matches!(output, Output::Local(_)));
+            steps += if receives || sends { times } else { 0 };
+            self.enters |= step.waits.iter().any(|wait| matches!(wait, Wait::Entered { .. }));
             let at_once = at_once(rank, step, iterations);
             if !at_once.is_empty() {
+                if round == self.rounds.len() {
+                    self.rounds.push((BTreeMap::new(), 0));
+                }
+                let (pairs, repeated) = &mut self.rounds[round];
+                at_once.iter().for_each(|pair| *pairs.entry(*pair).or_default() += 1);
+                *repeated = times.max(*repeated);
+                round += 1;
                 *serial.entry(at_once).or_default() += times;
             }
             for wait in &step.waits {
@@ -96,6 +118,7 @@ impl Usage {
             }
         };
         visit(&lane.nodes, &mut Vec::new(), 1, &mut count);
+        self.steps = self.steps.max(steps);
         self.one_target &= targets.len() < 2;
         self.serial.extend((!serial.is_empty()).then_some(serial));
     }

@@ -3,7 +3,7 @@
 //! ```text
 //! cargo run -p weftlink-sim --example fit -- accuracy        errors of the shipped constants
 //! cargo run -p weftlink-sim --example fit -- form            errors of the closed form
-//! cargo run -p weftlink-sim --example fit -- fit             fits the constants; prints values for src/constants/table.rs
+//! cargo run -p weftlink-sim --example fit -- fit             fits the constants; prints values for crates/plan/src/cost/constants/table.rs
 //! cargo run -p weftlink-sim --example fit -- leave-one-out   fits without each site in turn and predicts that site;
 //!                                                            writes the data of docs/accuracy.md and the expected errors
 //! cargo run -p weftlink-sim --example fit -- frozen          errors of the shipped constants on the frozen sites, which no other

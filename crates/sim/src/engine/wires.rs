@@ -10,13 +10,13 @@ use std::rc::Rc;
 use rustc_hash::FxHashMap;
 use weftlink_fabric::{DeviceId, DeviceKind, Link, LinkKind, PathType, Paths};
 use weftlink_plan::classes::Classes;
+use weftlink_plan::cost::lines;
 use weftlink_plan::plan::{Group, Switch};
 
 use super::conditions::Disturbed;
 use super::routes::Routes;
 use super::share::{ResourceId, Shares};
 use super::{CostModel, LinkLine};
-use crate::rates;
 
 /// The connection from one rank to another.
 #[derive(Debug)]
@@ -156,7 +156,7 @@ impl<'f> Wires<'f> {
         let is_switch = |id: DeviceId| matches!(fabric.device(id).kind, DeviceKind::NetSwitch(_));
         for link in fabric.links().iter().filter(|link| by_classes && is_switch(link.source)) {
             if !is_switch(link.target) {
-                *to_hosts.entry(link.source).or_default() += rates::line(fabric, link);
+                *to_hosts.entry(link.source).or_default() += lines::line(fabric, link);
             }
         }
         // The cables of the hosts whose data a link carries; 1 for all other links.
@@ -167,7 +167,7 @@ impl<'f> Wires<'f> {
         for link in fabric.links().iter().filter(|_| by_classes) {
             let Some(classes) = &mut link_classes else { continue };
             let (from, to) = stations.link(link);
-            let (rate, fraction) = (rates::line(fabric, link), disturbed.fraction(link));
+            let (rate, fraction) = (lines::line(fabric, link), disturbed.fraction(link));
             let hosts = host_cables(link);
             let new = LinkClass { count: 0, slowest: f64::INFINITY, hosts: 0.0, fraction };
             let class = classes.entry((from, to, fabric.spec(link).kind)).or_insert(new);
@@ -422,7 +422,7 @@ impl<'f> Wires<'f> {
             Some(classes) => classes.get(&(from, to, fabric.spec(link).kind)).copied(),
             None => Some(LinkClass {
                 count: 1,
-                slowest: rates::line(fabric, link),
+                slowest: lines::line(fabric, link),
                 hosts: 1.0,
                 fraction: self.disturbed.fraction(link),
             }),

@@ -1,5 +1,7 @@
 //! A setup as the closed form sees it: islands, ports and NICs with their achievable rates.
 
+use weftlink_plan::cost::HOSTS_OF_16_CORES;
+
 use crate::constants::{Constants, Name};
 use crate::gpu::{Generation, Gpu};
 use crate::setup::{Intra, Launch, Library, Network, Setup};
@@ -168,9 +170,6 @@ fn link(constants: &Constants, setup: &Setup) -> f64 {
 fn xgmi_links(setup: &Setup) -> f64 {
     f64::from(setup.gpus_per_node.saturating_sub(1).clamp(1, 7))
 }
-
-/// A GPU host in units of the measured 16-core host: two sockets of 32 cores with their memory channels.
-const HOSTS_OF_16_CORES: f64 = 4.0;
 
 /// Memory bandwidth of a GPU host, reads and writes together.
 fn host_memory(constants: &Constants) -> f64 {

@@ -62,7 +62,7 @@ impl Runner<'_> {
         conditions: &Conditions,
         spans: Option<&mut Spans>,
     ) -> Result<Vec<Execution>, ExecuteError> {
-        let placement = Placement::of(&self.fabric);
+        let placement = Placement::with(&self.fabric, self.constants);
         let paths = Paths::of(&self.fabric);
         let whole = self.needs_all_ranks(tenants, conditions);
         let prepared: Vec<Prepared> = tenants

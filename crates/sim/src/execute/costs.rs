@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use weftlink_fabric::{DeviceId, DeviceKind, Fabric, LinkKind, PathType};
 use weftlink_plan::Partial;
 use weftlink_plan::cost::Picoseconds;
+use weftlink_plan::cost::lines;
 use weftlink_plan::plan::Protocol;
 
 use super::{SLOTS, picoseconds};
@@ -13,7 +14,6 @@ use crate::engine::wires::Wire;
 use crate::engine::{CostModel, LinkLine, Sent};
 use crate::estimate::{Case, Machine, View};
 use crate::library::Prediction;
-use crate::rates;
 use crate::setup::{LibraryAlgorithm, Operation};
 
 /// Bytes per second of links without a cost.
@@ -40,7 +40,7 @@ impl Ports {
         let port = |gpu: &DeviceId| {
             let links = fabric.links_from(*gpu).iter();
             let to_gpus = links.filter(|link| fabric.spec(link).kind.is_gpu_fabric());
-            let rates: Vec<f64> = to_gpus.clone().map(|link| rates::line(fabric, link)).collect();
+            let rates: Vec<f64> = to_gpus.clone().map(|link| lines::line(fabric, link)).collect();
             // Through switches, all links together reach any peer.
             let is_switched = to_gpus
                 .clone()

@@ -1,14 +1,13 @@
-//! Libraries on GPUs that do not choose by NCCL's costs: Weft's plans and MSCCL's programs, with the link and lane costs of NCCL; and CPU
-//! libraries, which stage buffers in host memory.
+//! Libraries that do not choose by cost: MSCCL's programs, with the link and lane costs of NCCL; and CPU libraries, which stage buffers
+//! in host memory.
 
 use weftlink_fabric::Paths;
-use weftlink_plan::choose::{Chooser, Verdict};
 use weftlink_plan::cost::Placement;
 use weftlink_plan::plan::Protocol;
-use weftlink_plan::{Algorithm, Collective, Layout, Plan, Recipe, verify};
+use weftlink_plan::{Collective, Layout, Plan, Recipe, verify};
 
 use super::costs::{LibraryCosts, Ports};
-use super::{ExecuteError, Execution, Runner, SLOTS, picoseconds, simulated};
+use super::{ExecuteError, Execution, Runner, picoseconds, simulated};
 use crate::constants::Name;
 use crate::engine::{self, Load};
 use crate::estimate::{Estimate, View, estimate, slot_line};
@@ -77,35 +76,6 @@ impl Runner<'_> {
         self.run(ground, paths, &recipe, ("program", LibraryAlgorithm::Ring, protocol), operation, bytes)
     }
 
-    /// Runs the choice of Weft's cost model, without reductions in the network, which need a plugin.
-    fn by_plan(
-        &self,
-        ground: &Placement<'_>,
-        paths: &Paths<'_>,
-        operation: Operation,
-        bytes: u64,
-    ) -> Result<Execution, ExecuteError> {
-        let collective = self.collective(operation)?;
-        let chooser = Chooser::new(&collective, false, ground)
-            .without(&[Algorithm::CollnetDirect, Algorithm::CollnetChain]);
-        let choice = chooser.choose(bytes);
-        let candidate = choice.candidates.iter().find(|candidate| candidate.verdict == Verdict::Chosen);
-        let candidate = candidate.ok_or_else(|| ExecuteError::unsupported(&self.setup, operation))?;
-        let protocol = candidate.protocol.unwrap_or(Protocol::Simple);
-        let recipe = candidate.algorithm.recipe(&collective, ground.layout())?.with_protocol(protocol);
-        let priced_as = match candidate.algorithm {
-            Algorithm::Nvls => LibraryAlgorithm::Nvls,
-            Algorithm::NvlsTree => LibraryAlgorithm::NvlsTree,
-            Algorithm::OneShot | Algorithm::TwoShot | Algorithm::Pull | Algorithm::Staged => {
-                LibraryAlgorithm::Symmetric
-            }
-            _ => LibraryAlgorithm::Ring,
-        };
-        let recipe = recipe.with_depth_of(SLOTS);
-        let named = (candidate.algorithm.name(), priced_as, protocol);
-        self.run(ground.layout(), paths, &recipe, named, operation, bytes)
-    }
-
     /// Runs a plan with the link, lane and hop costs of one of NCCL's algorithms.
     fn run(
         &self,
@@ -143,9 +113,7 @@ impl Runner<'_> {
         .alone();
         let chunks = recipe.outline().chunks;
         let chunk = bytes as f64 / f64::from(chunks.input.max(chunks.output).max(1));
-        // The steps of a ring, or between two barriers, already form a pipeline: their hops include its fill.
-        let is_pipeline = matches!(name, "ring" | "nvls" | "one-shot" | "two-shot" | "pull" | "staged");
-        let tiles = if is_pipeline { 1 } else { (chunk / TILE_BYTES).ceil().clamp(1.0, TILES_MAX) as u32 };
+        let tiles = (chunk / TILE_BYTES).ceil().clamp(1.0, TILES_MAX) as u32;
         let outcome = engine::run(&plan, paths, Load { bytes: bytes.max(1), tiles }, &costs)?;
         let device_us = outcome.time.0 as f64 / 1e6;
         let time = picoseconds(launched.with_device(device_us));
@@ -184,7 +152,7 @@ impl Runner<'_> {
         Ok(Execution { chosen, algorithm: call.algorithm.name(), time, outcome: None })
     }
 
-    fn collective(&self, operation: Operation) -> Result<Collective, ExecuteError> {
+    pub(super) fn collective(&self, operation: Operation) -> Result<Collective, ExecuteError> {
         host::collective(operation, self.setup.ranks())
             .ok_or_else(|| ExecuteError::unsupported(&self.setup, operation))
     }

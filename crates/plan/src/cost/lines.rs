@@ -6,7 +6,7 @@ use weftlink_fabric::{DeviceId, DeviceKind, Fabric, Link, LinkKind, Measure};
 
 /// Bytes per second of a link: its line rate. A link that was measured to be slower than such links usually are counts as a fraction of
 /// one.
-pub(crate) fn line(fabric: &Fabric, link: &Link) -> f64 {
+pub fn line(fabric: &Fabric, link: &Link) -> f64 {
     let spec = fabric.spec(link);
     if matches!(spec.kind, LinkKind::Socket(_)) {
         return fabric.limit(link).bytes_per_second() as f64;
@@ -25,14 +25,14 @@ pub(crate) fn line(fabric: &Fabric, link: &Link) -> f64 {
 }
 
 /// Bytes per second of all links of a GPU to other GPUs.
-pub(crate) fn port(fabric: &Fabric, gpu: DeviceId) -> f64 {
+pub fn port(fabric: &Fabric, gpu: DeviceId) -> f64 {
     let to_gpus = fabric.links_from(gpu).iter().filter(|link| fabric.spec(link).kind.is_gpu_fabric());
     to_gpus.map(|link| line(fabric, link)).sum()
 }
 
 /// The slowest PCIe link between a device and its CPU, or of the device's own links if no CPU is known: bytes per second, and its
 /// generation. Nothing if it has no slot.
-pub(crate) fn slot(fabric: &Fabric, device: DeviceId) -> Option<(f64, u32)> {
+pub fn slot(fabric: &Fabric, device: DeviceId) -> Option<(f64, u32)> {
     // Each entry: a device, and the slowest link on the way to it.
     let mut reached: Vec<(DeviceId, Option<(f64, u32)>)> = vec![(device, None)];
     let mut next = 0;

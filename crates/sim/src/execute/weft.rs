@@ -1,0 +1,223 @@
+//! Weft's own choice, with the costs by which it was chosen: the engine runs the plan with the launch, hops and rates of the chosen
+//! candidate, so it differs from the chooser's time only by what a run finds out.
+
+use weftlink_fabric::{LinkKind, PathType, Paths};
+use weftlink_plan::choose::Chooser;
+use weftlink_plan::cost::{Candidate, Carried, Picoseconds, Placement, Prediction as Cost};
+use weftlink_plan::plan::{Protocol, Switch};
+use weftlink_plan::{Algorithm, Collective};
+
+use super::{ExecuteError, Execution, Runner, SLOTS, simulated};
+use crate::engine::wires::Wire;
+use crate::engine::{self, CostModel, LinkLine, Load, Sent};
+use crate::estimate::Estimate;
+use crate::library::Prediction;
+use crate::setup::{LibraryAlgorithm, Operation};
+
+/// Reductions in the network need a plugin.
+const NEED_A_PLUGIN: [Algorithm; 2] = [Algorithm::CollnetDirect, Algorithm::CollnetChain];
+
+impl Runner<'_> {
+    /// Runs the choice of Weft's cost model.
+    pub(super) fn by_plan(
+        &self,
+        ground: &Placement<'_>,
+        paths: &Paths<'_>,
+        operation: Operation,
+        bytes: u64,
+    ) -> Result<Execution, ExecuteError> {
+        let collective = self.collective(operation)?;
+        let chooser = Chooser::new(&collective, false, ground).without(&NEED_A_PLUGIN);
+        let (candidate, cost) =
+            chooser.cheapest(bytes).ok_or_else(|| ExecuteError::unsupported(&self.setup, operation))?;
+        let few = simulated(paths, ground.layout(), operation).unwrap_or(self.setup.ranks());
+        let outcome = run(paths, ground, &collective, (candidate, &cost), bytes, few)?;
+        let us = |time: Picoseconds| time.0 as f64 / 1e6;
+        let estimate = Estimate {
+            launch_us: us(cost.launch),
+            hops_us: us((cost.inside + cost.across + cost.messages).beyond(cost.hidden)),
+            wire_us: us(cost.transfer),
+            fill_us: us(cost.fill),
+            ..Estimate::default()
+        };
+        let chosen = Prediction {
+            algorithm: nearest(candidate),
+            protocol: candidate.protocol.unwrap_or(Protocol::Simple),
+            estimate,
+        };
+        let time = outcome.time.max(self.least(ground, operation, bytes));
+        Ok(Execution { chosen, algorithm: candidate.algorithm.name(), time, outcome: Some(outcome) })
+    }
+}
+
+/// Runs a candidate's plan on `few` of the ranks, which represent the others.
+pub(crate) fn run(
+    paths: &Paths<'_>,
+    ground: &Placement<'_>,
+    collective: &Collective,
+    (candidate, cost): (&Candidate, &Cost),
+    bytes: u64,
+    few: u32,
+) -> Result<engine::Outcome, ExecuteError> {
+    let recipe = candidate.algorithm.recipe(collective, ground.layout())?.with_depth_of(SLOTS);
+    let recipe = match candidate.protocol {
+        Some(protocol) => recipe.with_protocol(protocol),
+        None => recipe,
+    };
+    let costs = WeftCosts {
+        candidate,
+        cost,
+        carried: ground.carried(),
+        one_way: collective.root().is_some(),
+        growth: ground.step_growth(bytes),
+    };
+    Ok(engine::run(&recipe.partial(few), paths, Load { bytes: bytes.max(1), tiles: cost.tiles }, &costs)?)
+}
+
+/// The library algorithm that resembles a candidate's, for the parts of a result that name one.
+fn nearest(candidate: &Candidate) -> LibraryAlgorithm {
+    match (candidate.algorithm, candidate.switch) {
+        (Algorithm::NvlsTree, _) => LibraryAlgorithm::NvlsTree,
+        (_, Some(Switch::Nvswitch)) => LibraryAlgorithm::Nvls,
+        (Algorithm::Tree, _) => LibraryAlgorithm::Tree,
+        _ if candidate.protocol.is_none() => LibraryAlgorithm::Symmetric,
+        _ => LibraryAlgorithm::Ring,
+    }
+}
+
+/// The costs of a candidate.
+struct WeftCosts<'a> {
+    candidate: &'a Candidate,
+    cost: &'a Cost,
+    carried: &'a Carried,
+    one_way: bool,
+    /// By how much less than with calls of the size up to which steps grow, the fill of a step grows.
+    growth: f64,
+}
+
+impl WeftCosts<'_> {
+    /// Bytes of all lanes of a rank that send in parallel.
+    fn of_rank(&self, bytes: f64) -> u64 {
+        (bytes * f64::from(self.candidate.lanes.max(1))) as u64
+    }
+}
+
+impl CostModel for WeftCosts<'_> {
+    fn launch(&self) -> Picoseconds {
+        // A lane posts its messages into the network one after the other. All ranks enter the call now, which others see a hop later.
+        let seen = if self.candidate.enters { self.candidate.hop_inside.least } else { Picoseconds(0) };
+        self.cost.launch + self.cost.messages + seen
+    }
+
+    fn hop(&self, wire: &Wire, protocol: Option<Protocol>, sent: Sent) -> Picoseconds {
+        let hop =
+            if wire.path == PathType::Net { &self.candidate.hop_across } else { &self.candidate.hop_inside };
+        let hop = hop.of(self.of_rank(sent.bytes));
+        if self.cost.tiles > 1 || protocol.is_none() && self.candidate.switch.is_none() {
+            return hop;
+        }
+        let part = self.candidate.fill as f64 / 1e6;
+        // A reduction by switches is two hops around one transfer.
+        let latency = if self.candidate.switch.is_some() { 2 * hop.0 } else { hop.0 };
+        let fill = part * (latency as f64 * sent.time.0 as f64 * self.growth).sqrt();
+        hop + Picoseconds(fill.round() as u64)
+    }
+
+    fn lane(&self, _wire: &Wire, _protocol: Option<Protocol>) -> f64 {
+        f64::INFINITY
+    }
+
+    fn on_the_wire(&self, _wire: &Wire, _protocol: Option<Protocol>, bytes: f64) -> f64 {
+        bytes
+    }
+
+    fn capacity(&self, link: LinkLine) -> f64 {
+        let line = link.bytes_per_second as u64;
+        let rate = self.carried.rate(link.kind, link.is_between_switches, self.one_way, line);
+        let part = match link.kind {
+            LinkKind::Network { .. } => self.candidate.parts.1,
+            LinkKind::Socket(_) => return rate as f64,
+            // On the way to a NIC, links inside a host carry what the network's protocol sends.
+            _ if self.candidate.inside_bytes_per_second.is_none() => self.candidate.parts.1,
+            _ => self.candidate.parts.0,
+        };
+        rate as f64 * part as f64 / 1e6
+    }
+
+    fn multicast(&self) -> f64 {
+        self.candidate.switch_part as f64 / 1e6
+    }
+
+    fn copy(&self) -> f64 {
+        f64::INFINITY
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host;
+    use weftlink_fabric::catalog::systems;
+    use weftlink_fabric::{Fabric, resolve};
+
+    const CLUSTERS: [&str; 4] = [
+        "2x hgx-h100 + 8x ndr",
+        "4x hgx-a100 + 8x hdr",
+        "4x dgx-1-v100 + 4x edr",
+        "4x 4x-rtx4090 + 1x eth100",
+    ];
+    const OPERATIONS: [Operation; 4] =
+        [Operation::AllReduce, Operation::AllGather, Operation::Broadcast, Operation::AllToAll];
+
+    /// The largest difference of the chooser's time from the simulated one.
+    fn allowed(bytes: u64) -> f64 {
+        if bytes < 1 << 20 { 0.2 } else { 0.1 }
+    }
+
+    /// The chooser's time and the simulated time of every algorithm and protocol on a preset. They differ by more only for a few, of which
+    /// the chooser sees the load of links but not when they meet: accesses to peers across meshes, hierarchies, NVLSTree.
+    #[test]
+    fn the_run_refines_the_closed_form() {
+        let small = |fabric: &Fabric| (2..=16).contains(&fabric.gpus().len());
+        let presets = systems::all().map(|system| resolve(system.name).unwrap()).filter(small);
+        let (mut all, mut off, mut chosen, mut chosen_off) = (0, 0, 0, Vec::new());
+        for fabric in presets.chain(CLUSTERS.map(|spec| resolve(spec).unwrap())) {
+            let (ground, paths) = (Placement::of(&fabric), Paths::of(&fabric));
+            for operation in OPERATIONS {
+                let collective = host::collective(operation, fabric.gpus().len() as u32).unwrap();
+                let chooser = Chooser::new(&collective, false, &ground).without(&NEED_A_PLUGIN);
+                for bytes in [8_u64, 64 << 10, 1 << 20, 64 << 20, 1 << 30] {
+                    let (best, _) = chooser.cheapest(bytes).unwrap();
+                    for (candidate, cost) in chooser.costs(bytes) {
+                        let few = simulated(&paths, ground.layout(), operation).unwrap();
+                        let ran = run(&paths, &ground, &collective, (candidate, &cost), bytes, few).unwrap();
+                        let ratio = cost.time().0 as f64 / ran.time.0 as f64;
+                        let is_off = (ratio - 1.0).abs() > allowed(bytes);
+                        (all, off) = (all + 1, off + u32::from(is_off));
+                        if is_off {
+                            eprintln!(
+                                "OFF|{}|{operation:?}|{}|{:?}|{bytes}|{ratio:.2}",
+                                fabric.name(),
+                                candidate.algorithm,
+                                candidate.protocol
+                            );
+                        }
+                        if std::ptr::eq(candidate, best) {
+                            chosen += 1;
+                            let what = || {
+                                format!(
+                                    "{} {operation:?} {bytes} {}: {ratio:.2}",
+                                    fabric.name(),
+                                    candidate.algorithm
+                                )
+                            };
+                            chosen_off.extend(is_off.then(what));
+                        }
+                    }
+                }
+            }
+        }
+        assert!(all > 10_000 && f64::from(off) / f64::from(all) < 0.03, "{off} of {all}");
+        assert!((chosen_off.len() as f64) < 0.025 * f64::from(chosen), "of {chosen}: {chosen_off:#?}");
+    }
+}

@@ -911,10 +911,14 @@ typedef struct weft_prediction {
   double algbw_gb_per_s;
   /** Bus bandwidth as nccl-tests defines it, in 1e9 bytes per second. */
   double busbw_gb_per_s;
-  /** The expected error of the time: 0.1 is 10 %. Median; -1 if it is unknown. */
-  double error_median;
-  /** The 90th percentile of the error; -1 if it is unknown. */
-  double error_p90;
+  /** Half of all machines like this take between these times, in microseconds; -1 where nobody published measurements. */
+  double low50_us;
+  /** The upper bound. */
+  double high50_us;
+  /** Nine of ten machines take between these times; -1 where nobody published measurements. */
+  double low90_us;
+  /** The upper bound. */
+  double high90_us;
   /** The GPUs of the fabric. */
   int ranks;
   /** The library that makes the call, with its version: "nccl 2.32". */

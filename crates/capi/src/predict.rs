@@ -23,10 +23,14 @@ pub struct weft_prediction {
     pub algbw_gb_per_s: c_double,
     /// Bus bandwidth as nccl-tests defines it, in 1e9 bytes per second.
     pub busbw_gb_per_s: c_double,
-    /// The expected error of the time: 0.1 is 10 %. Median; -1 if it is unknown.
-    pub error_median: c_double,
-    /// The 90th percentile of the error; -1 if it is unknown.
-    pub error_p90: c_double,
+    /// Half of all machines like this take between these times, in microseconds; -1 where nobody published measurements.
+    pub low50_us: c_double,
+    /// The upper bound.
+    pub high50_us: c_double,
+    /// Nine of ten machines take between these times; -1 where nobody published measurements.
+    pub low90_us: c_double,
+    /// The upper bound.
+    pub high90_us: c_double,
     /// The GPUs of the fabric.
     pub ranks: c_int,
     /// The library that makes the call, with its version: "nccl 2.32".
@@ -93,13 +97,16 @@ fn predicted(
     let (setup, row) = (&predicted.case.setup, &predicted.rows[0]);
     let name = setup.library.name();
     let library = version_of(setup).map_or(name.to_owned(), |version| format!("{name} {version}"));
-    let (error_median, error_p90) = row.expected_error.unwrap_or((-1.0, -1.0));
+    let unknown = (-1.0, -1.0);
+    let (half, most) = row.intervals.map_or((unknown, unknown), |of| (of.half_us, of.most_us));
     Ok(weft_prediction {
         time_us: row.time_us(),
         algbw_gb_per_s: row.algbw_gb_per_s,
         busbw_gb_per_s: row.busbw_gb_per_s,
-        error_median,
-        error_p90,
+        low50_us: half.0,
+        high50_us: half.1,
+        low90_us: most.0,
+        high90_us: most.1,
         ranks: setup.ranks() as c_int,
         library: fixed(&library),
         algorithm: fixed(row.execution.algorithm),

@@ -44,6 +44,12 @@ const SHORT_COLLECTIVES: [(&str, &str); 7] = [
     ("bc", "broadcast"),
 ];
 
+/// Advice for a fabric in the place of the collective.
+pub(crate) fn fabric_first(command: &str, text: &str) -> String {
+    let fabric = quoted(text);
+    format!("`{text}` is a fabric; write the collective first: weft {command} all-reduce {fabric}")
+}
+
 /// Advice for a word that is no collective: a short form, a subcommand, or a fabric before the collective.
 fn instead_of_collective(text: &str, names: &[&str], command: &Command) -> Option<String> {
     if let Some((_, full)) =
@@ -52,14 +58,12 @@ fn instead_of_collective(text: &str, names: &[&str], command: &Command) -> Optio
         return Some(format!("unknown collective `{text}`. Did you mean `{full}`?"));
     }
     if weftlink_fabric::resolve(text).is_ok() {
-        let (command, fabric) = (command.get_name(), quoted(text));
-        return Some(match command {
+        let fabric = quoted(text);
+        return Some(match command.get_name() {
             "bench" => format!(
                 "`{text}` is a fabric; weft bench measures this host. `weft sim all-reduce {fabric}` predicts others"
             ),
-            _ => format!(
-                "`{text}` is a fabric; write the collective first: weft {command} all-reduce {fabric}"
-            ),
+            command => fabric_first(command, text),
         });
     }
     let subcommands = command.get_subcommands().map(Command::get_name);

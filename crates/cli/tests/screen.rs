@@ -56,6 +56,8 @@ const COMMANDS: &[&str] = &[
     "weft plan all-reduce -n 4 --algorithm two-shot",
     "weft plan all-reduce -n 2 --algorithm one-shot --emit json | weft plan verify -",
     "weft sim all-reduce hgx-h100",
+    "weft sim all-reduce '4x hgx-h100 + 8x ndr' --size 1GiB --explain",
+    "weft sim all-to-all-v 4x-rtx4090 --size 1GiB --counts 4,2,1,1",
     "weft sim all-reduce '16x hgx-h100 + 8x ndr' --sizes 1KiB..1GiB -f 32",
     "weft sim all-reduce '2x hgx-h100 + 8x ndr' --size 1GiB --beside all-to-all:256MiB --slow host1/nic0,leaf0=0.5",
     "weft sim all-reduce -n 8",

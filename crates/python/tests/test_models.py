@@ -79,12 +79,14 @@ class Plans(unittest.TestCase):
 
 
 class Predictions(unittest.TestCase):
-    def test_rows_have_time_bottleneck_and_expected_error(self):
+    def test_rows_have_time_bottleneck_and_intervals(self):
         (row,) = sim.predict("all_reduce", "hgx-h100", ["64MiB"], library="nccl")
         self.assertEqual(row.bytes, 64 << 20)
         self.assertAlmostEqual(row.busbw_gb_per_s, row.algbw_gb_per_s * 2 * 7 / 8)
         self.assertTrue(row.limited_by and row.evidence)
-        self.assertGreater(row.expected_error["median"], 0)
+        self.assertLess(row.intervals_us["low90"], row.time_us)
+        self.assertGreater(row.intervals_us["high50"], row.time_us)
+        self.assertEqual(row.outside_the_evidence, [])
 
     def test_wrong_arguments_are_errors(self):
         self.assertRaises(UsageError, lambda: sim.predict("all_reduce", "hgx-h100", [8], library="nickel"))

@@ -32,8 +32,9 @@ class Prediction:
         busbw_gb_per_s: the bus bandwidth, as in nccl-tests.
         algorithm, protocol: the library's choice.
         limited_by: the bottleneck.
-        expected_error: the error of similar predictions against measurements (``median``, ``ninetieth_percentile``), or None without
-            measurements.
+        intervals_us: the times that half of all machines like this take (``low50``, ``high50``) and that nine of ten take (``low90``,
+            ``high90``), or None where nobody published measurements of the library.
+        outside_the_evidence: why the intervals are wider than usual; empty inside the evidence.
         evidence: the measurements that predictions of this library were compared with.
         details: the row of ``weft sim --json``.
     """
@@ -45,7 +46,8 @@ class Prediction:
     algorithm: str
     protocol: str
     limited_by: str
-    expected_error: dict[str, float] | None
+    intervals_us: dict[str, float] | None
+    outside_the_evidence: list[str]
     evidence: str
     details: dict[str, Any] = field(repr=False)
 

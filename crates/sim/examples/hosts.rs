@@ -31,14 +31,14 @@ fn rows(names: &[(&str, u32)]) -> Vec<Measured> {
 
 fn log_ratio(constants: &Constants, row: &Measured) -> f64 {
     let call = execute(constants, &row.hosts, row.operation, row.bytes).expect("it was measured");
-    (call.time.0 as f64 / 1e6 / row.time_us).ln()
+    libm::log(call.time.0 as f64 / 1e6 / row.time_us)
 }
 
 fn loss(constants: &Constants, rows: &[Measured]) -> f64 {
     let errors = rows.iter().map(|row| log_ratio(constants, row).abs().min(1.5)).sum::<f64>();
     // The prior keeps constants near their shipped values.
     let away = (Name::HostMemoryGBps as usize..COUNT)
-        .map(|at| ((constants.at(at) / TABLE[at].value).ln() / SPREAD).powi(2) * 0.05);
+        .map(|at| (libm::log(constants.at(at) / TABLE[at].value) / SPREAD).powi(2) * 0.05);
     errors + away.sum::<f64>()
 }
 
@@ -79,7 +79,7 @@ fn main() {
                 let of: Vec<f64> = rows
                     .iter()
                     .filter(|row| row.program == program && (least..=most).contains(&row.bytes))
-                    .map(|row| (log_ratio(&constants, row).exp() - 1.0).abs())
+                    .map(|row| (libm::exp(log_ratio(&constants, row)) - 1.0).abs())
                     .collect();
                 let (median, ninetieth) = (quantile(of.clone(), 0.5), quantile(of.clone(), 0.9));
                 println!(

@@ -1,17 +1,17 @@
 //! The accuracy of predictions: errors by table and size band, then over tables, so that a table with many rows counts once.
 
-mod expected;
+pub mod evidence;
+pub mod intervals;
 mod rows;
 pub mod sites;
 
 use std::collections::BTreeMap;
 
-pub use expected::{FINGERPRINT, expected};
 pub use rows::{by_setup, execute_rows, predict_rows};
 
 use crate::published::Row;
 pub use crate::quantile::quantile;
-use crate::setup::{Intra, Library, Network, Operation, Setup};
+use crate::setup::{Intra, Network, Setup};
 
 /// Size bands: name and largest size of each.
 pub const BANDS: [(&str, u64); 4] =
@@ -64,15 +64,6 @@ impl Class {
     }
 }
 
-/// Whether published measurements of the library's operation exist; without any, a prediction has no expected error.
-pub fn is_measured(library: Library, operation: Operation) -> bool {
-    match library {
-        Library::Nccl => true,
-        Library::Rccl => operation == Operation::AllReduce,
-        _ => false,
-    }
-}
-
 /// The relative error of a prediction: `|predicted / measured - 1|`.
 pub fn error(predicted_us: f64, measured_us: f64) -> f64 {
     (predicted_us / measured_us - 1.0).abs()
@@ -117,7 +108,7 @@ pub fn by_table(rows: &[Row], predicted_us: &[f64]) -> Vec<TableError> {
                 class: Class::of(&first.setup),
                 band,
                 error: quantile(each(&error), 0.5),
-                log_ratio: quantile(each(&|predicted, measured| (predicted / measured).ln()), 0.5),
+                log_ratio: quantile(each(&|predicted, measured| libm::log(predicted / measured)), 0.5),
             }
         })
         .collect();
@@ -149,22 +140,6 @@ pub fn summary(errors: &[TableError], band: usize, class: Option<Class>) -> Summ
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn measured_operations_are_those_with_scored_rows() {
-        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/measurements/published.csv");
-        let rows = crate::published::read(&std::fs::read_to_string(file).unwrap()).unwrap();
-        for library in Library::ALL {
-            for kind in crate::predict::kinds() {
-                let operation = crate::predict::operation(kind).unwrap();
-                let has_rows = rows.iter().any(|(row, purpose)| {
-                    *purpose == crate::published::Use::Score
-                        && (row.setup.library, row.operation) == (*library, operation)
-                });
-                assert_eq!(is_measured(*library, operation), has_rows, "{} {kind}", library.name());
-            }
-        }
-    }
 
     #[test]
     fn bands_end_with_their_bounds() {

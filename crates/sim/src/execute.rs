@@ -13,16 +13,17 @@ use weftlink_fabric::{Fabric, FabricError, LinkKind, Paths};
 use weftlink_plan::algorithms::{Algorithm, Impossible};
 use weftlink_plan::cost::{Picoseconds, Placement};
 use weftlink_plan::plan::Protocol;
-use weftlink_plan::{Collective, Layout, Plan, Recipe};
+use weftlink_plan::{Collective, Layout, Partial, Recipe, Verified};
 
 use crate::constants::Constants;
-use crate::engine::{self, Load, Outcome, SimError};
+use crate::engine::{Load, Outcome, SimError, Spans, Volumes};
 use crate::estimate::Machine;
-use crate::host::{self, HostError};
+use crate::host::HostError;
 use crate::library::{Prediction, predict_on};
-use crate::setup::{Intra, LibraryAlgorithm, Operation, Setup};
+use crate::setup::{Intra, Library, LibraryAlgorithm, Operation, Setup};
 pub use concurrent::Tenant;
 use costs::{LibraryCosts, Ports};
+pub(crate) use other_libraries::operation_of;
 
 /// Messages in flight between two ranks: NCCL's `NCCL_STEPS`.
 const SLOTS: u32 = 8;
@@ -56,6 +57,14 @@ pub enum ExecuteError {
     /// An MSCCL program cannot be run.
     #[error("MSCCL program: {0}")]
     Program(String),
+    /// A plan cannot be run.
+    #[error("plan {name:?}: {why}")]
+    Plan {
+        /// Its name.
+        name: String,
+        /// The reason.
+        why: String,
+    },
     /// The call cannot be executed between cores.
     #[error(transparent)]
     Host(#[from] HostError),
@@ -72,6 +81,7 @@ impl ExecuteError {
             Self::Unsupported { .. }
                 | Self::Impossible(_)
                 | Self::Program(_)
+                | Self::Plan { .. }
                 | Self::Host(_)
                 | Self::Sim(SimError::Conditions(_) | SimError::Jobs(_))
         )
@@ -126,8 +136,10 @@ pub struct Runner<'s> {
     setup: Setup,
     machine: Machine,
     fabric: Fabric,
-    /// The program that MSCCL runs.
-    program: Option<Plan>,
+    /// The lengths of blocks, relative to each other, if they may differ.
+    counts: Option<Vec<u64>>,
+    /// The program that MSCCL runs, or the plan that Weft runs in place of its own choice.
+    program: Option<Verified>,
 }
 
 impl<'s> Runner<'s> {
@@ -141,7 +153,45 @@ impl<'s> Runner<'s> {
     /// Uses a fabric and the setup [derived](Setup::of) from it.
     pub fn on(constants: &'s Constants, setup: Setup, fabric: Fabric) -> Self {
         let machine = Machine::new(constants, &setup);
-        Self { constants, setup, machine, fabric, program: None }
+        Self { constants, setup, machine, fabric, counts: None, program: None }
+    }
+
+    /// Cuts buffers into blocks of these lengths, relative to each other: that of each rank in an all-gather or a reduce-scatter, that for
+    /// each rank in an all-to-all. Of the plans of Weft, only those for any lengths are chosen.
+    pub fn with_counts(self, counts: Vec<u64>) -> Self {
+        Self { counts: Some(counts), ..self }
+    }
+
+    /// The data of each step of a plan for all ranks, if blocks have different lengths.
+    fn volumes(&self, plan: &Partial) -> Result<Option<Volumes>, ExecuteError> {
+        let Some(counts) =
+            self.counts.as_ref().filter(|counts| counts.iter().any(|count| *count != counts[0]))
+        else {
+            return Ok(None);
+        };
+        let mean = counts.iter().map(|count| *count as f64).sum::<f64>() / counts.len().max(1) as f64;
+        let is_gather = matches!(plan.well_formed().collective, Collective::AllGather);
+        let volumes = Volumes::new(plan, |rank, block| {
+            let at = if is_gather { rank } else { block };
+            counts.get(at as usize).map_or(0.0, |count| *count as f64 / mean)
+        });
+        let volumes = volumes.ok_or_else(|| {
+            let (ranks, most) = (self.setup.ranks(), RANKS_WHOLE_MAX);
+            let why =
+                format!("blocks of different lengths are simulated on up to {most} GPUs, not on {ranks}");
+            ExecuteError::Impossible(why)
+        })?;
+        Ok(Some(volumes))
+    }
+
+    /// How many ranks to simulate: all of them if their blocks differ.
+    fn simulated(&self, paths: &Paths<'_>, layout: &Layout, operation: Operation) -> Option<u32> {
+        let differ =
+            self.counts.as_ref().is_some_and(|counts| counts.iter().any(|count| *count != counts[0]));
+        match layout.ranks() {
+            ranks if differ && ranks <= RANKS_WHOLE_MAX => Some(ranks),
+            _ => simulated(paths, layout, operation),
+        }
     }
 
     /// The fabric.
@@ -161,6 +211,20 @@ impl<'s> Runner<'s> {
         calls.iter().map(|(operation, bytes)| self.call(&ground, &paths, *operation, *bytes)).collect()
     }
 
+    /// Executes a call of Weft or of MSCCL, and records its steps in `spans`; `None` for the other libraries.
+    fn execute_traced(
+        &self,
+        operation: Operation,
+        bytes: u64,
+        spans: Option<&mut Spans>,
+    ) -> Result<Option<Execution>, ExecuteError> {
+        let (ground, paths) = (Placement::with(&self.fabric, self.constants), Paths::of(&self.fabric));
+        match self.setup.library {
+            Library::Weft | Library::Msccl => self.by_other_library(&ground, &paths, operation, bytes, spans),
+            _ => Ok(None),
+        }
+    }
+
     fn call(
         &self,
         ground: &Placement<'_>,
@@ -168,7 +232,7 @@ impl<'s> Runner<'s> {
         operation: Operation,
         bytes: u64,
     ) -> Result<Execution, ExecuteError> {
-        if let Some(done) = self.by_other_library(ground, paths, operation, bytes)? {
+        if let Some(done) = self.by_other_library(ground, paths, operation, bytes, None)? {
             return Ok(done);
         }
         let chosen = predict_on(self.constants, &self.machine, &self.setup, operation, bytes)
@@ -188,7 +252,7 @@ impl<'s> Runner<'s> {
         let recipe = recipe(chosen.algorithm, chosen.protocol, operation, &layout)?
             .with_protocol(chosen.protocol)
             .with_depth_of(SLOTS);
-        let Some(simulated) = simulated(paths, &layout, operation) else {
+        let Some(simulated) = self.simulated(paths, &layout, operation) else {
             let time = picoseconds(chosen.estimate.total_us());
             return Ok(Execution { chosen, algorithm: chosen.algorithm.name(), time, outcome: None });
         };
@@ -198,7 +262,8 @@ impl<'s> Runner<'s> {
             LibraryCosts::new(self.constants, &self.machine, ports, &chosen, operation, bytes as f64, &plan);
         let share = bytes as f64 / costs::identical_plans(&self.machine, &ports, chosen.algorithm, operation);
         let load = Load { bytes: (share.round() as u64).max(1), tiles: costs.tiles() };
-        let outcome = engine::run(&plan, paths, load, &costs)?;
+        let volumes = self.volumes(&plan)?;
+        let outcome = weft::traced((&plan, volumes.as_ref()), paths, load, &costs, None)?;
         let time = picoseconds(chosen.estimate.with_device(outcome.time.0 as f64 / 1e6));
         let time = time.max(self.least(ground, operation, bytes));
         Ok(Execution { chosen, algorithm: chosen.algorithm.name(), time, outcome: Some(outcome) })
@@ -207,8 +272,7 @@ impl<'s> Runner<'s> {
     /// The time that no algorithm can beat. Where one of several identical plans is simulated, on links faster than those of the others,
     /// the simulation could.
     fn least(&self, ground: &Placement<'_>, operation: Operation, bytes: u64) -> Picoseconds {
-        let collective = host::collective(operation, self.setup.ranks());
-        let bound = collective.and_then(|collective| ground.bounds().bound(&collective));
+        let bound = self.collective(operation).ok().and_then(|collective| ground.bounds().bound(&collective));
         bound.map_or(Picoseconds(0), |bound| picoseconds(bytes as f64 / bound.bytes_per_second as f64 * 1e6))
     }
 }
@@ -285,6 +349,10 @@ fn recipe(
         Operation::AllToAll => return messages::all_to_all(layout),
         Operation::SendReceive | Operation::CopyOneWay | Operation::CopyBothWays => {
             return Ok(messages::around(layout));
+        }
+        Operation::Gather | Operation::Scatter => return Ok(messages::at_root(layout, operation)),
+        Operation::Scan | Operation::ExclusiveScan | Operation::Neighbours | Operation::Barrier => {
+            return Err(Impossible(format!("no library for GPUs but Weft has {}", operation.name())));
         }
     };
     let rooted = matches!(operation, Operation::Broadcast | Operation::Reduce);

@@ -1,19 +1,23 @@
 //! The entry point: predicts a collective on a fabric, as a library would execute it.
 
+mod explain;
 mod json;
 mod limit;
 
+pub use explain::{Explanation, Term};
 use thiserror::Error;
 use weftlink_fabric::bytes::Bytes;
 use weftlink_fabric::catalog::gpus::Vendor;
 use weftlink_fabric::{Fabric, PeerAccess};
-use weftlink_plan::Kind;
+use weftlink_plan::choose::bus_factor;
 use weftlink_plan::plan::Protocol;
+use weftlink_plan::{Kind, Verified};
 
-use crate::accuracy::{Class, band, expected, is_measured};
+use crate::accuracy::evidence::{self, Outside};
+use crate::accuracy::intervals::Intervals;
 use crate::change;
 use crate::constants::Constants;
-use crate::execute::{ExecuteError, Execution, Runner};
+use crate::execute::{ExecuteError, Execution, Runner, operation_of};
 use crate::library::LibrarySpec;
 use crate::setup::{Launch, Library, LibraryAlgorithm, Operation, Setup};
 use crate::survey::SurveyError;
@@ -26,6 +30,12 @@ pub struct Options {
     pub library: Option<LibrarySpec>,
     /// Text of the program that MSCCL runs.
     pub program: Option<String>,
+    /// The plan to run in place of a library's choice, of the collective that is asked for: with Weft's costs, or with those of MSCCL
+    /// programs if that is the library.
+    pub plan: Option<Verified>,
+    /// The lengths of the blocks of a v-collective, relative to each other: that of each rank in an all-gather or a reduce-scatter, that for
+    /// each rank in an all-to-all. Equal if none are given.
+    pub counts: Option<Vec<u64>>,
     /// The algorithm that the library is set to use (`NCCL_ALGO`).
     pub algorithm: Option<LibraryAlgorithm>,
     /// The protocol that the library is set to use (`NCCL_PROTO`).
@@ -76,6 +86,58 @@ pub enum PredictError {
         /// The GPU.
         gpu: &'static str,
     },
+    /// The plan is for another number of GPUs.
+    #[error(
+        "plan {plan:?} is for {ranks} ranks, and {fabric} has {gpus} GPUs; name a fabric with {ranks}, or write a plan for this one \
+         (`weft plan {collective} FABRIC --emit json`)"
+    )]
+    PlanRanks {
+        /// The plan's name.
+        plan: String,
+        /// Its ranks.
+        ranks: u32,
+        /// Its collective.
+        collective: &'static str,
+        /// The fabric's name.
+        fabric: String,
+        /// The fabric's GPUs.
+        gpus: u32,
+    },
+    /// The plan computes something else, or does not run with the library or its settings.
+    #[error("plan {plan:?}: {why}")]
+    Plan {
+        /// The plan's name.
+        plan: String,
+        /// The reason.
+        why: String,
+    },
+    /// The library has no such operation.
+    #[error("{library} has no {kind}: {instead}; --library weft has one")]
+    NoOperation {
+        /// The library.
+        library: &'static str,
+        /// The collective.
+        kind: Kind,
+        /// What its users run instead.
+        instead: &'static str,
+    },
+    /// Lengths of blocks for a collective that has one block, or equal ones.
+    #[error("{kind} has no blocks of different lengths; all-gather-v, reduce-scatter-v and all-to-all-v do")]
+    Counts {
+        /// The collective.
+        kind: Kind,
+    },
+    /// A number of blocks that is not that of the ranks.
+    #[error("{given} counts for {ranks} GPUs: give one for each GPU, of which at least one is above 0")]
+    CountsRanks {
+        /// The number of lengths.
+        given: usize,
+        /// The GPUs.
+        ranks: u32,
+    },
+    /// A barrier has no size.
+    #[error("a barrier moves no data; leave out the size")]
+    BarrierSize,
     /// The settings contradict the machine.
     #[error("{fabric}: {why}")]
     Setup {
@@ -123,7 +185,10 @@ pub struct Case {
     pub fabric: Fabric,
     /// The setup of the fabric.
     pub setup: Setup,
+    kind: Kind,
+    counts: Option<Vec<u64>>,
     program: Option<String>,
+    plan: Option<Verified>,
 }
 
 /// A predicted call.
@@ -137,8 +202,10 @@ pub struct Row {
     pub algbw_gb_per_s: f64,
     /// Bus bandwidth, as in nccl-tests.
     pub busbw_gb_per_s: f64,
-    /// The expected error: median and 90th percentile. `None` without published measurements of the library's collective.
-    pub expected_error: Option<(f64, f64)>,
+    /// The intervals around the time. `None` if nobody published measurements of the library.
+    pub intervals: Option<Intervals>,
+    /// How the call leaves the evidence; its intervals are wider then.
+    pub outside: Vec<Outside>,
     /// Microseconds of the same call without disturbances, and the concurrent jobs; `None` for a call without disturbances.
     pub undisturbed: Option<(f64, Vec<Neighbour>)>,
 }
@@ -194,7 +261,10 @@ pub fn predict(
 impl Case {
     /// Checks that the library runs the collective on the fabric with these options.
     pub fn new(kind: Kind, fabric: &Fabric, options: &Options) -> Result<Self, PredictError> {
-        let operation = operation(kind)?;
+        let operation = match &options.plan {
+            Some(plan) => operation_of_plan(plan, kind, options)?,
+            None => operation(kind)?,
+        };
         let name = fabric.name().to_owned();
         let fabric = options.change(fabric);
         let mut setup =
@@ -204,6 +274,19 @@ impl Case {
         }
         if let Some(asked) = &options.library {
             (setup.library, setup.version) = (asked.library, asked.version);
+        } else if options.plan.is_some() {
+            setup.library = Library::Weft;
+        }
+        if let Some(plan) = options.plan.as_ref().filter(|plan| plan.ranks != setup.ranks()) {
+            let (ranks, gpus) = (plan.ranks, setup.ranks());
+            let collective = plan.collective.name();
+            return Err(PredictError::PlanRanks {
+                plan: plan.name.clone(),
+                ranks,
+                collective,
+                fabric: name,
+                gpus,
+            });
         }
         let vendor = setup.gpu.model().vendor;
         let is_for = match setup.library {
@@ -216,23 +299,38 @@ impl Case {
             let (library, gpu) = (setup.library.name(), setup.gpu.model().name);
             return Err(PredictError::Library { library, gpu });
         }
+        let counts = counts(kind, setup.ranks(), options)?;
+        if let Some(instead) = setup.library.lacks(kind).filter(|_| options.plan.is_none()) {
+            return Err(PredictError::NoOperation { library: setup.library.name(), kind, instead });
+        }
         setup.algorithm = options.algorithm;
         setup.protocol = options.protocol;
         setup.launch = options.launch;
         setup.what_if = options.what_if;
         setup.check().map_err(|why| PredictError::Setup { fabric: name.clone(), why: why.to_string() })?;
-        Ok(Self { operation, name, fabric, setup, program: options.program.clone() })
+        let (program, plan) = (options.program.clone(), options.plan.clone());
+        Ok(Self { operation, name, fabric, setup, kind, counts, program, plan })
     }
 
     /// The collective's name.
     pub fn collective(&self) -> &'static str {
-        kind(self.operation).map_or(self.operation.name(), Kind::name)
+        match &self.plan {
+            Some(plan) => plan.collective.name(),
+            None => self.kind.name(),
+        }
+    }
+
+    /// The plan that runs in place of a library's choice.
+    pub fn plan(&self) -> Option<&Verified> {
+        self.plan.as_ref()
     }
 
     /// Checks that a call of this size is possible.
     pub fn check(&self, bytes: u64) -> Result<(), PredictError> {
         let model = self.setup.gpu.model();
         match bytes {
+            0 if self.operation == Operation::Barrier => Ok(()),
+            _ if self.operation == Operation::Barrier => Err(PredictError::BarrierSize),
             0 => Err(PredictError::NoBytes),
             bytes if bytes > model.memory.0 => {
                 Err(PredictError::Memory { bytes, gpu: model.name, memory: model.memory })
@@ -244,9 +342,14 @@ impl Case {
     /// A runner for calls on the fabric.
     pub fn runner<'s>(&'s self, constants: &'s Constants) -> Result<Runner<'s>, PredictError> {
         let runner = Runner::on(constants, self.setup.clone(), self.fabric.clone());
-        match &self.program {
-            None => Ok(runner),
-            Some(text) => Ok(runner.with_program(text)?),
+        let runner = match &self.counts {
+            Some(counts) => runner.with_counts(counts.clone()),
+            None => runner,
+        };
+        match (&self.plan, &self.program) {
+            (Some(plan), _) => Ok(runner.with_plan(plan.clone())),
+            (None, Some(text)) => Ok(runner.with_program(text)?),
+            (None, None) => Ok(runner),
         }
     }
 
@@ -259,12 +362,19 @@ impl Case {
     /// The row of a call that `ranks` GPUs executed.
     pub fn row_of(&self, ranks: u32, bytes: u64, execution: Execution) -> Row {
         let algbw_gb_per_s = bytes as f64 / (execution.time.0 as f64 / 1e12) / 1e9;
-        let busbw_gb_per_s = algbw_gb_per_s * self.operation.bus_factor(ranks);
-        let expected_error = is_measured(self.setup.library, self.operation).then(|| {
-            let found = expected(Some(Class::of(&self.setup)), band(bytes));
-            (found.median, found.ninetieth)
-        });
-        Row { bytes, execution, algbw_gb_per_s, busbw_gb_per_s, expected_error, undisturbed: None }
+        let factor = match &self.plan {
+            Some(plan) => {
+                let (times, parts) = bus_factor(&plan.collective, ranks);
+                times as f64 / parts.max(1) as f64
+            }
+            None => self.operation.bus_factor(ranks),
+        };
+        let busbw_gb_per_s = algbw_gb_per_s * factor;
+        let mut outside = evidence::outside(&self.setup, self.operation);
+        outside.extend(self.kind.is_uneven().then_some(Outside::Counts));
+        let time_us = execution.time.0 as f64 / 1e6;
+        let intervals = evidence::intervals(&self.setup, bytes, time_us, &outside);
+        Row { bytes, execution, algbw_gb_per_s, busbw_gb_per_s, intervals, outside, undisturbed: None }
     }
 
     /// Assumptions where the options say nothing.
@@ -306,7 +416,7 @@ impl Options {
 }
 
 /// The predicted collectives.
-const PREDICTED: [(Kind, Operation); 7] = [
+const PREDICTED: [(Kind, Operation); 15] = [
     (Kind::AllReduce, Operation::AllReduce),
     (Kind::Reduce, Operation::Reduce),
     (Kind::Broadcast, Operation::Broadcast),
@@ -314,6 +424,14 @@ const PREDICTED: [(Kind, Operation); 7] = [
     (Kind::ReduceScatter, Operation::ReduceScatter),
     (Kind::AllToAll, Operation::AllToAll),
     (Kind::SendReceive, Operation::SendReceive),
+    (Kind::Gather, Operation::Gather),
+    (Kind::Scatter, Operation::Scatter),
+    (Kind::Scan, Operation::Scan),
+    (Kind::ExclusiveScan, Operation::ExclusiveScan),
+    (Kind::Barrier, Operation::Barrier),
+    (Kind::AllGatherV, Operation::AllGather),
+    (Kind::ReduceScatterV, Operation::ReduceScatter),
+    (Kind::AllToAllV, Operation::AllToAll),
 ];
 
 /// The predicted collectives, by kind.
@@ -327,8 +445,43 @@ pub fn operation(kind: Kind) -> Result<Operation, PredictError> {
     found.map(|(_, operation)| operation).ok_or(PredictError::Collective { kind })
 }
 
-fn kind(operation: Operation) -> Option<Kind> {
-    PREDICTED.into_iter().find(|(_, known)| *known == operation).map(|(kind, _)| kind)
+/// The lengths of the blocks of a v-collective.
+fn counts(kind: Kind, ranks: u32, options: &Options) -> Result<Option<Vec<u64>>, PredictError> {
+    match &options.counts {
+        None if kind.is_uneven() => Ok(Some(vec![1; ranks as usize])),
+        None => Ok(None),
+        Some(_) if !kind.is_uneven() || options.plan.is_some() => Err(PredictError::Counts { kind }),
+        Some(counts) if counts.len() != ranks as usize || counts.iter().all(|count| *count == 0) => {
+            Err(PredictError::CountsRanks { given: counts.len(), ranks })
+        }
+        Some(counts) => Ok(Some(counts.clone())),
+    }
+}
+
+/// The operation of a plan that is run in place of a library's choice, if it is the collective that is asked for and nothing contradicts it.
+fn operation_of_plan(plan: &Verified, kind: Kind, options: &Options) -> Result<Operation, PredictError> {
+    let refuse = |why: String| PredictError::Plan { plan: plan.name.clone(), why };
+    let does = plan.collective.name();
+    let asked =
+        kind.collective(plan.ranks, &Default::default()).map_err(|error| refuse(error.to_string()))?;
+    if asked.name() != does {
+        return Err(refuse(format!("computes {does}, not {kind}; leave out {kind}")));
+    }
+    let library = options.library.as_ref().map(|asked| asked.library);
+    if let Some(library) = library.filter(|library| !matches!(library, Library::Weft | Library::Msccl)) {
+        return Err(refuse(format!(
+            "{} runs its own algorithms and cannot run it; leave out the library, or name weft",
+            library.name()
+        )));
+    }
+    for (setting, is_given) in
+        [("algorithm", options.algorithm.is_some()), ("protocol", options.protocol.is_some())]
+    {
+        if is_given {
+            return Err(refuse(format!("it has its own {setting}; leave out the {setting}")));
+        }
+    }
+    Ok(operation_of(&plan.collective))
 }
 
 fn predicted() -> String {
@@ -350,6 +503,7 @@ mod tests {
         let usual = Options::default();
         let misuse = |asked: Result<Predicted, PredictError>| asked.unwrap_err().is_misuse();
         assert!(misuse(ask(Kind::Scan, "hgx-h100", &[8], &usual)));
+        assert!(misuse(ask(Kind::Neighbours, "hgx-h100", &[8], &usual)));
         assert!(misuse(ask(Kind::AllReduce, "hgx-h100", &[0], &usual)));
         assert!(misuse(ask(Kind::AllReduce, "hgx-h100", &[1 << 40], &usual)));
         let rccl = Options { library: Some(parse_library("rccl").unwrap()), ..Options::default() };

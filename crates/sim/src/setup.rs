@@ -42,7 +42,7 @@ macro_rules! named {
 }
 
 named! {
-    /// The measured operations: collectives as nccl-tests runs them, and copies.
+    /// Operations: collectives, with sizes as nccl-tests counts them, and copies.
     Operation {
         /// Every rank gets the sum of all buffers.
         AllReduce = "all_reduce",
@@ -62,6 +62,18 @@ named! {
         CopyOneWay = "p2p_unidir_bw",
         /// Two copies at once, in both directions; the bandwidth is their sum.
         CopyBothWays = "p2p_bidir_bw",
+        /// The root gets all ranks' buffers; the size is their total.
+        Gather = "gather",
+        /// Every rank gets its part of the root's buffer; the size is the total of all parts.
+        Scatter = "scatter",
+        /// Every rank gets the sum of the buffers of the ranks up to it.
+        Scan = "scan",
+        /// Every rank gets the sum of the buffers of the ranks before it.
+        ExclusiveScan = "exclusive_scan",
+        /// Every rank sends a part of its buffer to each neighbour on a torus.
+        Neighbours = "neighbours",
+        /// No rank leaves before all have entered; no data moves.
+        Barrier = "barrier",
     }
 }
 
@@ -71,12 +83,35 @@ impl Operation {
         matches!(self, Operation::CopyOneWay | Operation::CopyBothWays)
     }
 
+    /// Whether files of measurements contain it.
+    pub fn is_measured(self) -> bool {
+        !matches!(
+            self,
+            Operation::Gather
+                | Operation::Scatter
+                | Operation::Scan
+                | Operation::ExclusiveScan
+                | Operation::Neighbours
+                | Operation::Barrier
+        )
+    }
+
+    /// Whether GPU libraries execute it as messages between pairs of ranks.
+    pub fn is_messages(self) -> bool {
+        matches!(self, Operation::AllToAll | Operation::SendReceive | Operation::Gather | Operation::Scatter)
+    }
+
     /// The ratio of busbw to algbw, as in nccl-tests.
     pub fn bus_factor(self, ranks: u32) -> f64 {
         let ranks = f64::from(ranks);
         match self {
             Operation::AllReduce => 2.0 * (ranks - 1.0) / ranks,
-            Operation::AllGather | Operation::ReduceScatter | Operation::AllToAll => (ranks - 1.0) / ranks,
+            Operation::AllGather
+            | Operation::ReduceScatter
+            | Operation::AllToAll
+            | Operation::Gather
+            | Operation::Scatter => (ranks - 1.0) / ranks,
+            Operation::Barrier => 0.0,
             _ => 1.0,
         }
     }

@@ -2,18 +2,22 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 
 use weftlink_sim::Constants;
+use weftlink_sim::accuracy::intervals::{self, Residual};
+use weftlink_sim::accuracy::sites::Sites;
 use weftlink_sim::accuracy::{
-    BANDS, Class, Summary, TableError, error, execute_rows, expected, quantile, summary,
+    BANDS, Class, Summary, TableError, by_table, error, execute_rows, quantile, summary,
 };
-use weftlink_sim::constants::{COUNT, Origin, TABLE};
+use weftlink_sim::constants::{COUNT, Origin, TABLE, fingerprint};
 use weftlink_sim::published::{Row, Use, read};
 
 const PUBLISHED: &str = include_str!("../../../testdata/measurements/published.csv");
-const ERRORS: &str = include_str!("../../../testdata/measurements/errors.csv");
+/// Every row of a site that is not frozen, with its prediction by the shipped constants and by constants fitted without its site.
+const LEFT_OUT: &str = include_str!("../../../testdata/measurements/left_out.csv");
 
 #[test]
 fn the_model_page_is_current() {
@@ -46,8 +50,12 @@ fn the_model_page_is_current() {
 
 #[test]
 fn the_accuracy_page_is_current() {
-    let [fitted, left_out] = tables();
+    let Open { rows, sites, fitted, left_out } = open();
+    let residuals = residuals(&rows, &sites, &left_out);
+    let (fitted, left_out) = (by_table(&rows, &fitted), by_table(&rows, &left_out));
     let mut page = String::from(include_str!("docs/accuracy.md"));
+    page += "\n## How often intervals hold\n\n";
+    page += &coverage(&residuals);
     page += "\n## Errors on machines outside the fit\n\n";
     page += &by_class(&left_out);
     page += "\n## Errors with all machines in the fit\n\n";
@@ -73,43 +81,138 @@ fn the_accuracy_page_is_current() {
     check("docs/accuracy.md", &page);
 }
 
-/// Predictions report the errors of the page.
+/// The predictions with constants fitted without a row's site were computed with the shipped ones.
 #[test]
-fn expected_errors_match_the_page() {
-    let [_, left_out] = tables();
-    for class in std::iter::once(None).chain(Class::ALL.map(Some)) {
-        for band in 0..BANDS.len() {
-            let (reported, found) = (expected(class, band), summary(&left_out, band, class));
-            let near = |one: f64, other: f64| (one - other).abs() < 2e-3;
-            assert!(
-                reported.tables == found.tables
-                    && near(reported.median, found.median)
-                    && near(reported.ninetieth, found.ninetieth),
-                "{class:?} {band}: {reported:?}, {found:?}"
-            );
-        }
-    }
+fn left_out_predictions_belong_to_the_shipped_constants() {
+    assert_eq!(
+        LEFT_OUT.lines().next().unwrap(),
+        format!("# constants {:#018x}", fingerprint()),
+        "the fitted constants have changed: run `cargo run --release -p weftlink-sim --example fit -- leave-one-out`"
+    );
 }
 
-/// The errors of all tables, worst first: with their machine in the fit, and left out.
-fn tables() -> [Vec<TableError>; 2] {
-    let mut both = [Vec::new(), Vec::new()];
-    for line in ERRORS.lines().skip(1) {
-        let fields: Vec<&str> = line.split(',').collect();
-        let class = Class::ALL.into_iter().find(|class| class.name() == fields[2]).unwrap();
-        for (tables, at) in both.iter_mut().zip([3, 5]) {
-            tables.push(TableError {
-                id: fields[0].to_owned(),
-                system: String::new(),
-                class,
-                band: fields[1].parse().unwrap(),
-                error: fields[at].parse().unwrap(),
-                log_ratio: fields[at + 1].parse().unwrap(),
-            });
+/// The shipped intervals and the list of what was measured are those of the measurements.
+#[test]
+fn the_intervals_are_current() {
+    let Open { rows, sites, left_out, .. } = open();
+    let spreads = intervals::spreads(&residuals(&rows, &sites, &left_out));
+    let mut text = String::from(
+        "// Written by `make bless` from testdata/measurements/left_out.csv, which `fit -- leave-one-out` writes.\n\n\
+         /// Lower and upper bounds of the inner and the outer interval.\n\
+         const fn of(half: (f64, f64), most: (f64, f64)) -> Spread {\n    Spread { half, most }\n}\n\n\
+         /// Rows: [`Class::ALL`]. Columns: [`intervals::SIZES`].\n\
+         const SPREADS: Spreads = [\n",
+    );
+    for of_class in &spreads {
+        text += "    [\n";
+        for of in of_class {
+            let ((low50, high50), (low90, high90)) = (of.half, of.most);
+            writeln!(text, "        of(({low50:.3}, {high50:.3}), ({low90:.3}, {high90:.3})),").unwrap();
         }
+        text += "    ],\n";
     }
-    both.iter_mut().for_each(|tables| tables.sort_by(|one, other| other.error.total_cmp(&one.error)));
-    both
+    text += "];\n\n/// What was measured.\n#[rustfmt::skip]\nconst MEASURED: &[Measured] = &[\n";
+    for (key, (sites, nodes)) in measured(&rows, &sites) {
+        let sites: Vec<usize> = sites.into_iter().collect();
+        writeln!(text, "    Measured {{ {key}, sites: &{sites:?}, nodes: {nodes} }},").unwrap();
+    }
+    text += "];\n";
+    check("crates/sim/src/accuracy/table.rs", &text);
+}
+
+/// The measurements of sites that are not frozen, with predictions.
+struct Open {
+    rows: Vec<Row>,
+    sites: Sites,
+    /// Microseconds by the shipped constants.
+    fitted: Vec<f64>,
+    /// Microseconds by constants fitted without the row's site.
+    left_out: Vec<f64>,
+}
+
+fn open() -> Open {
+    let rows: Vec<Row> = read(PUBLISHED)
+        .unwrap()
+        .into_iter()
+        .filter(|(_, purpose)| *purpose == Use::Score)
+        .map(|(row, _)| row)
+        .collect();
+    let all = Sites::of(&rows);
+    let mut index = 0..;
+    let rows: Vec<Row> =
+        rows.into_iter().filter(|_| !all.is_frozen(all.of_row(index.next().unwrap()))).collect();
+    let sites = Sites::of(&rows);
+    let (mut fitted, mut left_out) = (Vec::new(), Vec::new());
+    for (row, line) in rows.iter().zip(LEFT_OUT.lines().skip(2)) {
+        assert!(line.starts_with(&format!("{},", row.id)), "{line}");
+        let mut last = line.rsplit(',').map(|field| field.parse::<f64>().unwrap());
+        left_out.push(last.next().unwrap());
+        fitted.push(last.next().unwrap());
+    }
+    assert_eq!(left_out.len(), rows.len());
+    Open { rows, sites, fitted, left_out }
+}
+
+fn residuals(rows: &[Row], sites: &Sites, left_out: &[f64]) -> Vec<Residual> {
+    let residual = |(index, (row, predicted)): (usize, (&Row, &f64))| Residual {
+        site: sites.of_row(index),
+        class: Class::of(&row.setup),
+        bytes: row.bytes,
+        log_ratio: libm::log(row.measured_us / predicted),
+    };
+    rows.iter().zip(left_out).enumerate().map(residual).collect()
+}
+
+/// What was measured, as fields of the source, with its sites and the most nodes.
+fn measured(rows: &[Row], sites: &Sites) -> BTreeMap<String, (BTreeSet<usize>, u32)> {
+    let mut all: BTreeMap<String, (BTreeSet<usize>, u32)> = BTreeMap::new();
+    for (index, row) in rows.iter().enumerate() {
+        let setup = &row.setup;
+        let key = format!(
+            "class: Class::{:?}, library: Library::{:?}, generation: Generation::{:?}, operation: Operation::{:?}",
+            Class::of(setup),
+            setup.library,
+            setup.gpu.generation(),
+            row.operation
+        );
+        let (of, nodes) = all.entry(key).or_default();
+        of.insert(sites.of_row(index));
+        *nodes = setup.nodes.max(*nodes);
+    }
+    all
+}
+
+/// The shares of rows inside both intervals; each site counts once.
+fn held(coverage: &[(usize, Class, usize, [f64; 2])]) -> [f64; 2] {
+    [0, 1].map(|at| {
+        let mut of_sites: BTreeMap<usize, (f64, f64)> = BTreeMap::new();
+        for (site, _, rows, held) in coverage {
+            let of = of_sites.entry(*site).or_default();
+            *of = (of.0 + held[at] * *rows as f64, of.1 + *rows as f64);
+        }
+        of_sites.values().map(|(held, rows)| held / rows).sum::<f64>() / of_sites.len() as f64
+    })
+}
+
+fn coverage(residuals: &[Residual]) -> String {
+    let all = intervals::nested_coverage(residuals);
+    let mut text = String::from(
+        "| class | sites | rows | in the 50 % interval | in the 90 % interval |\n|---|---:|---:|---:|---:|\n",
+    );
+    for class in std::iter::once(None).chain(Class::ALL.map(Some)) {
+        let of: Vec<_> = all.iter().copied().filter(|one| class.is_none_or(|class| one.1 == class)).collect();
+        let mut sites: Vec<usize> = of.iter().map(|(site, ..)| *site).collect();
+        sites.dedup();
+        let rows: usize = of.iter().map(|(_, _, rows, _)| rows).sum();
+        let [half, most] = held(&of).map(|part| part * 1e2);
+        assert!(
+            class.is_some() || (half >= 45.0 && most >= 85.0),
+            "intervals hold for {half:.0}, {most:.0} %"
+        );
+        let name = class.map_or("all", Class::name);
+        writeln!(text, "| {name} | {} | {rows} | {half:.0} % | {most:.0} % |", sites.len()).unwrap();
+    }
+    text
 }
 
 fn by_class(tables: &[TableError]) -> String {

@@ -79,7 +79,8 @@ static void predictions(void) {
   weft_prediction predicted;
   OK(weft_predict("all-reduce", "hgx-h100", NULL, 1 << 30, &predicted, sizeof predicted));
   CHECK(predicted.time_us > 1000 && predicted.ranks == 8 && strncmp(predicted.library, "nccl ", 5) == 0);
-  CHECK(predicted.busbw_gb_per_s > 100 && predicted.error_median > 0 && predicted.error_p90 >= predicted.error_median);
+  CHECK(predicted.busbw_gb_per_s > 100 && predicted.low90_us <= predicted.low50_us && predicted.low50_us < predicted.time_us &&
+        predicted.time_us < predicted.high50_us && predicted.high50_us <= predicted.high90_us);
   CHECK(strstr(predicted.origin, "published measurements") != NULL && strlen(predicted.algorithm) > 0);
   printf("%.3f\n", predicted.time_us);
   OK(weft_predict("broadcast", "hgx-h100", "nccl:2.27", 1 << 20, &predicted, sizeof predicted));

@@ -46,8 +46,14 @@ pub(super) struct ImportArgs {
 
 /// A file's plan, proved.
 pub(crate) fn read(file: &Path) -> Result<Verified, Failure> {
+    Ok(read_with_form(file)?.0)
+}
+
+/// The same, with the format of the file.
+pub(crate) fn read_with_form(file: &Path) -> Result<(Verified, Form), Failure> {
     let (plan, form) = parse(file)?;
-    verify(plan).map_err(|refusal| refusal_of(file, form, &refusal))
+    let verified = verify(plan).map_err(|refusal| refusal_of(file, form, &refusal))?;
+    Ok((verified, form))
 }
 
 /// `weft plan import`.
@@ -118,7 +124,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 /// The format of a plan file.
 #[derive(Clone, Copy, PartialEq)]
-enum Form {
+pub(crate) enum Form {
     Json,
     Msccl,
 }

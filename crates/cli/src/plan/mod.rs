@@ -15,7 +15,7 @@ use weftlink_plan::choose::Options;
 use weftlink_plan::{Algorithm, Collective, Kind, Plan};
 
 pub(crate) use ask::Sizes;
-pub(crate) use file::read;
+pub(crate) use file::{Form, read, read_with_form};
 
 use crate::Failure;
 use crate::names::{at_least, between};

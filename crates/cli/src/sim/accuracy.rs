@@ -13,6 +13,8 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Context, anyhow};
 use serde_json::{Value, json};
 use weftlink_sim::Constants;
+use weftlink_sim::accuracy::evidence;
+use weftlink_sim::accuracy::intervals::Intervals;
 use weftlink_sim::accuracy::{
     BANDS, Class, TableError, by_setup, by_table, error, predict_rows, quantile, summary,
 };
@@ -41,7 +43,8 @@ median of its rows.")]
 pub(super) struct Args {
     /// A CSV file with a row for each measurement; the columns are listed below
     file: PathBuf,
-    /// Write the predictions as CSV: id,collective,size_bytes,predicted_us of every row that is not skipped
+    /// Write the predictions of every row that is not skipped as CSV: id, collective, size_bytes, predicted_us, low50_us, high50_us,
+    /// low90_us, high90_us
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Print the ROWS rows with the largest errors
@@ -82,6 +85,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(print(args.worst, &scored, &times, &tables)?)
 }
 
+/// The first line of the file of predictions.
+const HEADING: &str = "id,collective,size_bytes,predicted_us,low50_us,high50_us,low90_us,high90_us";
+
 /// What is predicted, in microseconds, with the file that it is written to.
 struct Predicted<'r> {
     rows: &'r [Row],
@@ -103,7 +109,15 @@ impl Predicted<'_> {
         let mut text = String::new();
         while let Some(Some(time)) = self.times.get(self.written) {
             let row = &self.rows[self.written];
-            text += &format!("{},{},{},{time:.3}\n", quoted(&row.id), row.operation.name(), row.size);
+            let outside = evidence::outside(&row.setup, row.operation);
+            let bounds = match evidence::intervals(&row.setup, row.bytes, *time, &outside) {
+                Some(Intervals { half_us, most_us }) => {
+                    format!("{:.3},{:.3},{:.3},{:.3}", half_us.0, half_us.1, most_us.0, most_us.1)
+                }
+                None => ",,,".to_owned(),
+            };
+            let (id, collective) = (quoted(&row.id), row.operation.name());
+            text += &format!("{id},{collective},{},{time:.3},{bounds}\n", row.size);
             self.written += 1;
         }
         if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -115,7 +129,7 @@ impl Predicted<'_> {
 fn predict(rows: &[Row], out: Option<(File, &PathBuf)>) -> Result<Vec<f64>, Failure> {
     let path = out.as_ref().map(|(_, path)| path.display().to_string()).unwrap_or_default();
     let mut out = out.map(|(file, _)| BufWriter::new(file));
-    let heading = out.as_mut().map_or(Ok(()), |out| writeln!(out, "id,collective,size_bytes,predicted_us"));
+    let heading = out.as_mut().map_or(Ok(()), |out| writeln!(out, "{HEADING}"));
     heading.with_context(|| format!("cannot write {path}")).map_err(Failure::Finding)?;
     let groups = by_setup(rows);
     let predicted = Mutex::new(Predicted {
@@ -179,6 +193,18 @@ fn print(worst: usize, rows: &[Row], times: &[f64], tables: &[TableError]) -> io
         table.row([class.map_or("all", Class::name).to_owned(), cell(0), cell(1), cell(2), cell(3)]);
     }
     writeln!(out, "{table}")?;
+    let within = within(rows, times);
+    if let Some((rows, [half, most])) = within {
+        let percent = |held: usize| 100.0 * held as f64 / rows as f64;
+        say!(
+            out,
+            "of {}, {:.0}% are in their 50% interval and {:.0}% in their 90% interval",
+            counted(rows, "row with intervals"),
+            percent(half),
+            percent(most)
+        )?;
+        writeln!(out)?;
+    }
     writeln!(out, "systems, worst first")?;
     let mut table = Table::new(["system", "tables", "median", "worst"]);
     for (system, errors) in systems(tables) {
@@ -206,6 +232,20 @@ fn print(worst: usize, rows: &[Row], times: &[f64], tables: &[TableError]) -> io
         ]);
     }
     write!(out, "{table}")
+}
+
+/// The rows with intervals, and how many are in each.
+fn within(rows: &[Row], times: &[f64]) -> Option<(usize, [usize; 2])> {
+    let (mut all, mut held) = (0, [0; 2]);
+    for (row, time) in rows.iter().zip(times) {
+        let outside = evidence::outside(&row.setup, row.operation);
+        let Some(of) = evidence::intervals(&row.setup, row.bytes, *time, &outside) else { continue };
+        all += 1;
+        for (held, (low, high)) in held.iter_mut().zip([of.half_us, of.most_us]) {
+            *held += usize::from((low..=high).contains(&row.measured_us));
+        }
+    }
+    (all > 0).then_some((all, held))
 }
 
 /// The errors of each system's tables, the worst median first.
@@ -247,7 +287,7 @@ fn document(rows: &[Row], times: &[f64], tables: &[TableError]) -> Value {
             json!({ "system": system, "tables": errors.len(), "median": quantile(errors, 0.5) })
         })
         .collect();
-    let rows: Vec<Value> = worst_rows(rows, times)
+    let worst: Vec<Value> = worst_rows(rows, times)
         .into_iter()
         .map(|index| {
             json!({
@@ -259,5 +299,14 @@ fn document(rows: &[Row], times: &[f64], tables: &[TableError]) -> Value {
             })
         })
         .collect();
-    json!({ "constants": COUNT, "all": bands(None), "classes": classes, "systems": systems, "rows": rows })
+    let within = within(rows, times);
+    let within = within.map(|(rows, [half, most])| json!({ "rows": rows, "in_50": half, "in_90": most }));
+    json!({
+        "constants": COUNT,
+        "all": bands(None),
+        "classes": classes,
+        "systems": systems,
+        "rows": worst,
+        "intervals": within,
+    })
 }

@@ -1,20 +1,23 @@
 //! Arguments of predictions: the library, its settings, and changes to the machine.
 
+use std::path::Path;
+
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use weftlink_plan::Kind;
 use weftlink_plan::plan::Protocol;
 use weftlink_sim::SurveyError;
 use weftlink_sim::execute::ExecuteError;
-use weftlink_sim::library;
+use weftlink_sim::library::{self, LibrarySpec};
 use weftlink_sim::predict::{self, Case, Options, PredictError};
 use weftlink_sim::setup::{
-    Launch, LibraryAlgorithm, Network, Setup, algorithm_from_name, protocol_from_name,
+    Launch, Library, LibraryAlgorithm, Network, Setup, algorithm_from_name, protocol_from_name,
 };
 use weftlink_sim::what_if::{CpuVendor, WhatIf};
 
 use crate::Failure;
 use crate::names::between;
+use crate::plan::Form;
 
 /// The library and its settings.
 #[derive(clap::Args, Clone)]
@@ -117,6 +120,8 @@ impl LibraryArgs {
         } = self.what_if;
         Ok(Options {
             program: file.map(read).transpose()?,
+            plan: None,
+            counts: None,
             library,
             algorithm: self.algorithm,
             protocol: self.protocol,
@@ -162,9 +167,40 @@ fn protocol(name: &str) -> Result<Protocol, String> {
     protocol_from_name(name)?.ok_or_else(|| "the name is empty".to_owned())
 }
 
+/// The plan of a file on a fabric.
+pub(super) fn case_of_plan(
+    file: &Path,
+    kind: Option<Kind>,
+    target: Option<&str>,
+    args: &LibraryArgs,
+) -> Result<Case, Failure> {
+    let mut options = args.options()?;
+    let (plan, form) = crate::plan::read_with_form(file)?;
+    if options.program.is_some() {
+        return Err(Failure::misuse(anyhow!(
+            "--plan and --library msccl:FILE both name a program; leave out one of them"
+        )));
+    }
+    if form == Form::Msccl && options.library.is_none() {
+        options.library = Some(LibrarySpec { library: Library::Msccl, version: None, program: None });
+    }
+    let of_plan = Kind::from_name(plan.collective.name());
+    let kind = kind
+        .or(of_plan)
+        .ok_or_else(|| Failure::finding(anyhow!("weft sim does not predict {}", plan.collective.name())))?;
+    options.plan = Some(plan);
+    let fabric = crate::topo::resolve(target, args.gpu.as_deref())?;
+    Ok(Case::new(kind, &fabric, &options)?)
+}
+
 /// A collective on a fabric, as a library would run it.
-pub(super) fn case(kind: Kind, target: Option<&str>, args: &LibraryArgs) -> Result<Case, Failure> {
-    let options = args.options()?;
+pub(super) fn case(
+    kind: Kind,
+    target: Option<&str>,
+    args: &LibraryArgs,
+    counts: Option<&[u64]>,
+) -> Result<Case, Failure> {
+    let options = Options { counts: counts.map(<[u64]>::to_vec), ..args.options()? };
     // Refuse a collective that is not predicted before the fabric is read.
     predict::operation(kind)?;
     let fabric = crate::topo::resolve(target, args.gpu.as_deref())?;

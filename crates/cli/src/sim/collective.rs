@@ -7,17 +7,16 @@ use std::path::PathBuf;
 use anyhow::{Context, anyhow};
 use serde_json::json;
 use weftlink_fabric::bytes::Bytes;
-use weftlink_plan::Kind;
 use weftlink_sim::Constants;
 use weftlink_sim::engine::{Conditions, Spans};
 use weftlink_sim::execute::Runner;
-use weftlink_sim::predict::{Case, PredictError, Row};
-use weftlink_sim::setup::Library;
+use weftlink_sim::predict::{self, Case, PredictError, Row};
+use weftlink_sim::setup::{Library, Operation};
 
 use super::asked::{self, LibraryArgs};
 use super::disturbed::Disturbed;
-use super::{cores, text, trace};
-use crate::names::{at_least, between};
+use super::{First, cores, text, trace};
+use crate::names::{at_least, between, fabric_first};
 use crate::plan::Sizes;
 use crate::plot::{self, Line};
 use crate::progress::Progress;
@@ -31,17 +30,25 @@ const FACTOR_ASKED: u64 = 2;
 
 #[derive(clap::Args)]
 pub(super) struct Calls {
-    /// The collective to predict
-    #[arg(value_parser = super::collective())]
-    pub(super) collective: Option<Kind>,
+    /// The collective to predict; not needed with --plan
+    #[arg(value_parser = super::first())]
+    collective: Option<First>,
     /// A system (`hgx-h100`), a cluster (`2x hgx-h100 + 8x ndr`) or a file, as for `weft topo` [default: this machine]
-    pub(super) fabric: Option<String>,
+    fabric: Option<String>,
+    /// Run the plan in FILE instead of a library's choice, with Weft's costs; a plan in JSON, as `weft plan --emit json` prints it and `weft
+    /// bench --plan` measures it, or a program in MSCCL's XML, with the costs of --library msccl. `-` for standard input
+    #[arg(long, value_name = "FILE")]
+    plan: Option<PathBuf>,
     /// Predict one call of SIZE bytes
     #[arg(long, value_name = "SIZE", conflicts_with = "sizes")]
     size: Option<Bytes>,
     /// Predict a call for each size of a range, from FROM up to TO [default: 8..8GiB or the GPU memory, each 8 times the previous]
     #[arg(long, value_name = "FROM..TO")]
     sizes: Option<Sizes>,
+    /// The lengths of the blocks of all-gather-v, reduce-scatter-v and all-to-all-v, relative to each other, one for each GPU: that of its own
+    /// block, or of the block that every rank sends to it [default: equal]
+    #[arg(long, value_name = "A,B,..", value_delimiter = ',', conflicts_with_all = ["ranks", "plan"])]
+    counts: Option<Vec<u64>>,
     /// With --sizes: multiply the size by FACTOR at each step
     #[arg(short = 'f', long, value_name = "FACTOR", requires = "sizes", conflicts_with = "size", value_parser = at_least(2_u64), default_value_t = FACTOR_ASKED)]
     stepfactor: u64,
@@ -52,8 +59,11 @@ pub(super) struct Calls {
     #[arg(long)]
     json: bool,
     /// Predict RANKS ranks on the cores of one host instead of GPUs; --library is weft (default), gloo or openmpi
-    #[arg(short = 'n', long, conflicts_with_all = ["fabric", "plot", "trace"], value_parser = between(2_u32, 1024))]
+    #[arg(short = 'n', long, conflicts_with_all = ["fabric", "plot", "trace", "plan"], value_parser = between(2_u32, 1024))]
     ranks: Option<u32>,
+    /// Print the arithmetic of each prediction: launch, hops, bytes over rate, and fill
+    #[arg(long, conflicts_with = "ranks")]
+    explain: bool,
     /// Write a trace of the last call for Perfetto or chrome://tracing: the steps of every rank
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -64,29 +74,75 @@ pub(super) struct Calls {
 }
 
 pub(super) fn run(args: &Calls) -> Result<(), Failure> {
-    let kind = args.collective.ok_or_else(|| {
-        Failure::misuse(anyhow!("name a collective and a fabric: `weft sim all-reduce hgx-h100`"))
-    })?;
-    if let Some(ranks) = args.ranks {
+    let (kind, fabric) = match (&args.collective, &args.plan) {
+        (None, Some(_)) => (None, None),
+        (Some(First::Collective(kind)), _) => (Some(*kind), args.fabric.as_deref()),
+        (Some(First::Fabric(fabric)), Some(_)) if args.fabric.is_none() => (None, Some(fabric.as_str())),
+        (Some(First::Fabric(fabric)), Some(_)) => {
+            let other = args.fabric.as_deref().unwrap_or_default();
+            return Err(Failure::misuse(anyhow!(
+                "`{fabric}` and `{other}` are two words for one fabric; with --plan name one, in quotes if it has spaces"
+            )));
+        }
+        (Some(First::Fabric(fabric)), None) => {
+            return Err(Failure::misuse(anyhow!(fabric_first("sim", fabric))));
+        }
+        (None, None) => {
+            return Err(Failure::misuse(anyhow!(
+                "name a collective and a fabric: `weft sim all-reduce hgx-h100`"
+            )));
+        }
+    };
+    if let (Some(ranks), Some(kind)) = (args.ranks, kind) {
+        if kind.is_uneven() {
+            return Err(Failure::misuse(anyhow!(
+                "{kind} is predicted on GPUs, not between cores; name a fabric instead of -n"
+            )));
+        }
         return cores::run(
             kind,
             ranks,
             args.library.is_symmetric(),
-            &sizes(args, u64::MAX)?,
+            &sizes(args, predict::operation(kind)?, u64::MAX)?,
             args.library.library.as_deref(),
             args.json,
         );
     }
-    let case = asked::case(kind, args.fabric.as_deref(), &args.library)?;
+    let case = match (&args.plan, kind) {
+        (Some(file), kind) => asked::case_of_plan(file, kind, fabric, &args.library)?,
+        (None, Some(kind)) => asked::case(kind, fabric, &args.library, args.counts.as_deref())?,
+        (None, None) => return Err(Failure::misuse(anyhow!("name a collective"))),
+    };
     let setup = &case.setup;
-    let is_watched = args.trace.is_some() || !args.disturbed.is_none();
-    if is_watched && !chooses_by_costs(setup.library) {
+    let library = setup.library.name();
+    if args.counts.is_some()
+        && (!args.disturbed.is_none() || args.trace.is_some() && chooses_by_costs(setup.library))
+    {
         return Err(Failure::misuse(anyhow!(
-            "disturbances and --trace work with nccl, rccl and oneccl, not with {}",
-            setup.library.name()
+            "blocks of different lengths are simulated without disturbances and, with {library}, without --trace"
         )));
     }
-    let sizes = sizes(args, setup.gpu.model().memory.0)?;
+    if !args.disturbed.is_none() && !chooses_by_costs(setup.library) {
+        return Err(Failure::misuse(anyhow!(
+            "disturbances work with nccl, rccl and oneccl, not with {library}"
+        )));
+    }
+    if args.trace.is_some() && matches!(setup.library, Library::Gloo | Library::OpenMpi) {
+        return Err(Failure::misuse(anyhow!(
+            "--trace works with libraries that run on GPUs, not with {library}"
+        )));
+    }
+    if args.explain && !case.is_explained() {
+        return Err(Failure::misuse(anyhow!(
+            "--explain works with nccl, rccl, oneccl and weft; the model of {library} has no closed form"
+        )));
+    }
+    if args.explain && !args.disturbed.is_none() {
+        return Err(Failure::misuse(anyhow!(
+            "--explain is about undisturbed calls on all GPUs; leave out the disturbances"
+        )));
+    }
+    let sizes = sizes(args, case.operation, setup.gpu.model().memory.0)?;
     for bytes in &sizes {
         case.check(*bytes)?;
     }
@@ -117,12 +173,20 @@ pub(super) fn run(args: &Calls) -> Result<(), Failure> {
     if args.json {
         let mut value = case.rows_to_json(&rows);
         (value["setup"], value["ranks"]) = (json!(used.name()), json!(used.ranks()));
+        if let Some(all) = value["rows"].as_array_mut().filter(|_| args.explain) {
+            for (value, row) in all.iter_mut().zip(&rows) {
+                value["explain"] = case.explain(row).to_json();
+            }
+        }
         crate::print_json(&value)?;
     } else {
         let mut out = screen::stdout();
         text::head(&mut out, &case, &used, &args.library)?;
         write!(out, "{}", text::table(site.fabric(), &rows))?;
         text::foot(&mut out, &case, &rows)?;
+        for row in rows.iter().filter(|_| args.explain) {
+            text::explanation(&mut out, row, &case.explain(row))?;
+        }
     }
     if let Some((mut file, path)) = plot {
         let points = rows.iter().map(|row| (row.bytes as f64, row.time_us(), row.busbw_gb_per_s)).collect();
@@ -149,8 +213,10 @@ pub(super) fn run(args: &Calls) -> Result<(), Failure> {
 }
 
 /// The sizes of the calls. The default ones are limited to what fits.
-fn sizes(args: &Calls, most: u64) -> Result<Vec<u64>, Failure> {
+fn sizes(args: &Calls, operation: Operation, most: u64) -> Result<Vec<u64>, Failure> {
     match (args.size, args.sizes) {
+        (None, None) if operation == Operation::Barrier => Ok(vec![0]),
+        _ if operation == Operation::Barrier => Err(PredictError::BarrierSize.into()),
         (Some(Bytes(0)), _) | (None, Some(Sizes(0, _))) => Err(PredictError::NoBytes.into()),
         (Some(size), _) => Ok(vec![size.0]),
         (None, Some(sizes)) => Ok(each_of(sizes, args.stepfactor)),
@@ -165,7 +231,7 @@ fn each_of(Sizes(from, to): Sizes, factor: u64) -> Vec<u64> {
         .collect()
 }
 
-/// Whether the simulator executes the library's plans, so that they can be traced and disturbed.
+/// Whether the library's calls can be disturbed and run beside others.
 fn chooses_by_costs(library: Library) -> bool {
     matches!(library, Library::Nccl | Library::Rccl | Library::OneCcl)
 }

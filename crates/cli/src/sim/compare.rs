@@ -43,7 +43,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let (mut values, mut rows) = (Vec::new(), Vec::new());
     for target in &args.fabric {
         progress.show(&format!("predicting {target}"));
-        let case = asked::case(args.collective, Some(target), &args.library)?;
+        let case = asked::case(args.collective, Some(target), &args.library, None)?;
         case.check(args.size.0)?;
         let row = case.row(&case.runner(&constants)?, args.size.0)?;
         let mut value = case.to_json();
@@ -68,7 +68,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         "time ms",
         "slower",
         "busbw GB/s",
-        "error",
+        "90% us",
         "limited by",
     ])
     .optional(&["slower", "library", "GPUs"]);
@@ -81,7 +81,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             format!("{:.3}", row.time_us() / 1e3),
             format!("{:.1}x", row.time_us() / best),
             format!("{:.2}", row.busbw_gb_per_s),
-            text::error(row),
+            text::interval(row),
             limit.clone(),
         ]);
     }

@@ -5,8 +5,10 @@ use std::io::{self, Write};
 use weftlink_fabric::link::Network;
 use weftlink_fabric::{Fabric, LinkKind};
 use weftlink_sim::Setup;
+use weftlink_sim::accuracy::Class;
+use weftlink_sim::accuracy::evidence::sites_of;
 use weftlink_sim::library::version_of;
-use weftlink_sim::predict::{Case, Row};
+use weftlink_sim::predict::{Case, Explanation, Row};
 use weftlink_sim::setup::Launch;
 
 use super::asked::LibraryArgs;
@@ -34,6 +36,15 @@ pub(super) fn head(out: &mut impl Write, case: &Case, used: &Setup, options: &Li
     say!(out, "seen as {}", used.name())?;
     let newest = if setup.version.is_none() && version_of(setup).is_some() { " (newest known)" } else { "" };
     say!(out, "library {}{newest}: {}", library(setup), setup.library.evidence())?;
+    if let Some(plan) = case.plan() {
+        say!(
+            out,
+            "plan {:?} for {}, proved (hash {:016x})",
+            plan.name,
+            counted(plan.ranks, "rank"),
+            plan.hash()
+        )?;
+    }
     for text in case.assumptions() {
         let otherwise =
             if setup.launch() == Launch::OneThread { " (otherwise --launch process)" } else { "" };
@@ -48,8 +59,8 @@ pub(super) fn head(out: &mut impl Write, case: &Case, used: &Setup, options: &Li
 /// A row for each call.
 pub(super) fn table(fabric: &Fabric, rows: &[Row]) -> Table {
     let headings =
-        ["size", "time us", "algbw GB/s", "busbw GB/s", "algorithm", "protocol", "error", "limited by"];
-    let mut table = Table::new(headings).numbers(&["size", "error"]).optional(&["algbw GB/s"]);
+        ["size", "time us", "algbw GB/s", "busbw GB/s", "algorithm", "protocol", "90% us", "limited by"];
+    let mut table = Table::new(headings).numbers(&["size", "90% us"]).optional(&["algbw GB/s"]);
     for row in rows {
         table.row([
             size(row.bytes),
@@ -58,7 +69,7 @@ pub(super) fn table(fabric: &Fabric, rows: &[Row]) -> Table {
             format!("{:.2}", row.busbw_gb_per_s),
             row.execution.algorithm.to_string(),
             row.execution.chosen.protocol.to_string(),
-            error(row),
+            interval(row),
             row.limited_by(fabric),
         ]);
         let Some((alone_us, beside)) = &row.undisturbed else { continue };
@@ -90,21 +101,41 @@ pub(super) fn foot(out: &mut impl Write, case: &Case, rows: &[Row]) -> io::Resul
     if rows.iter().any(is_limited_by_tcp) {
         say!(out, "{TCP_NOTE}")?;
     }
-    let Some((median, ninetieth)) = last.expected_error else {
-        let (library, collective) = (case.setup.library.name(), case.collective());
-        return say!(
-            out,
-            "No expected error: no published measurements of {collective} with {library} exist."
-        );
+    let Some(intervals) = last.intervals else {
+        let library = case.setup.library.name();
+        return say!(out, "No interval: no published measurements of {library} exist.");
     };
+    let class = Class::of(&case.setup);
     say!(
         out,
-        "Expected error at {}: median {:.0}%, 90th percentile {:.0}% ({}, machines the model was not fitted to)",
+        "At {}, half of all machines like this take {} us and nine of ten {} us ({}; from {} left out of the fit).",
         size(last.bytes),
-        median * 1e2,
-        ninetieth * 1e2,
-        weftlink_sim::accuracy::Class::of(&case.setup).name(),
-    )
+        range(intervals.half_us),
+        range(intervals.most_us),
+        class.name(),
+        counted(sites_of(class), "site"),
+    )?;
+    for why in &last.outside {
+        say!(out, "Outside the evidence, so the interval is wider: {why}.")?;
+    }
+    Ok(())
+}
+
+/// The terms of a prediction, each with the numbers behind it.
+pub(super) fn explanation(out: &mut impl Write, row: &Row, explanation: &Explanation) -> io::Result<()> {
+    let (algorithm, protocol) = (row.execution.algorithm, row.execution.chosen.protocol);
+    say!(out, "\n{} with {algorithm}, {protocol}:\n", size(row.bytes))?;
+    let mut table = Table::new(["term", "time us", "from"]).numbers(&["time us"]);
+    for term in &explanation.terms {
+        table.row([term.name.to_owned(), format!("{:.2}", term.us), term.how.clone()]);
+    }
+    let closed = explanation.closed_form_us;
+    table.row(["sum".to_owned(), format!("{closed:.2}"), "the closed form".to_owned()]);
+    write!(out, "{table}")?;
+    if !explanation.is_simulated {
+        return say!(out, "The call was not simulated: the closed form is the prediction.");
+    }
+    say!(out, "the run: {:.2} us ({:+.1} %)", explanation.time_us, explanation.change() * 1e2)
 }
 
 /// Why an Ethernet port is busy far below its rate.
@@ -117,9 +148,19 @@ pub(super) fn is_limited_by_tcp(row: &Row) -> bool {
     })
 }
 
-/// The median of the expected error.
-pub(super) fn error(row: &Row) -> String {
-    row.expected_error.map_or_else(|| "-".to_owned(), |(median, _)| format!("{:.0}%", median * 1e2))
+/// The times that nine of ten machines take.
+pub(super) fn interval(row: &Row) -> String {
+    row.intervals.map_or_else(|| "-".to_owned(), |of| range(of.most_us))
+}
+
+/// Lower and upper bound: `95.1..120`.
+fn range((low, high): (f64, f64)) -> String {
+    let digits = |us: f64| match us {
+        ..10.0 => format!("{us:.2}"),
+        ..100.0 => format!("{us:.1}"),
+        _ => format!("{us:.0}"),
+    };
+    format!("{}..{}", digits(low), digits(high))
 }
 
 /// Microseconds with the significant digits.

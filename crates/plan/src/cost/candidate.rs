@@ -1,5 +1,7 @@
 //! Candidates: the algorithms and protocols that can run a collective on a fabric, with all costs that do not depend on the bytes.
 
+use std::ops::Deref;
+
 use weftlink_fabric::DeviceId;
 
 use super::carried::{ONE, part_of};
@@ -10,7 +12,7 @@ use super::{Picoseconds, Placement};
 use crate::algorithms::{Algorithm, Impossible};
 use crate::domain::hops::hops;
 use crate::plan::{Protocol, Switch};
-use crate::{Collective, Plan, Recipe};
+use crate::{Collective, Layout, Plan, Recipe};
 
 /// The rate of one thread block through its GPU's links; see [`RINGS_ON_A_SWITCH`](crate::wiring::RINGS_ON_A_SWITCH).
 const BLOCK_BYTES_PER_SECOND: u64 = 25_000_000_000;
@@ -31,6 +33,21 @@ const fn block_bytes(protocol: Protocol) -> u64 {
 pub struct Candidate {
     /// The algorithm.
     pub algorithm: Algorithm,
+    /// The costs of its plan.
+    pub terms: Terms,
+}
+
+impl Deref for Candidate {
+    type Target = Terms;
+
+    fn deref(&self) -> &Terms {
+        &self.terms
+    }
+}
+
+/// The costs of a plan on a fabric, as far as they do not depend on the bytes of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Terms {
     /// The protocol of its messages; nothing if it sends none and uses peer memory or switches.
     pub protocol: Option<Protocol>,
     /// Lanes of a rank, at least one thread block each.
@@ -115,28 +132,8 @@ fn of(
     }
     let model = algorithm.recipe(&placement.modelled(collective), placement.model())?;
     let usage = Usage::of(&model);
-    let sides = loads.sides(&usage).map_err(|Unconnected(a, b)| {
-        let host = |gpu: DeviceId| placement.fabric().device(gpu).host;
-        let next = match host(a) == host(b) {
-            true => "describe the links, or leave out one of the GPUs",
-            false => "add NICs to the spec, as in `2x hgx-h100 + 8x ndr`",
-        };
-        let (a, b) = (placement.fabric().device_name(a), placement.fabric().device_name(b));
-        Impossible(format!("no links of known speed connect {a} to {b}; {next}"))
-    })?;
+    let sides = sides(&usage, loads, placement.model(), placement, |rank| placement.gpu_of_model(rank))?;
     let between = sides.across.map_or(Medium::Network, |side| side.medium);
-    if between == Medium::Network && usage.reaches_across(placement.model()) {
-        let why = "ranks access each other's memory, which is impossible over the network";
-        return Err(Impossible(why.to_owned()));
-    }
-    if let Some((a, b)) = usage.peers().find(|(a, b)| !placement.can_access(*a, *b)) {
-        let name = |rank: u32| placement.fabric().device_name(placement.gpu_of_model(rank));
-        return Err(Impossible(format!(
-            "ranks access each other's memory, and {} cannot access that of {} over PCIe: the driver of GeForce cards refuses it, or it is turned off",
-            name(b),
-            name(a)
-        )));
-    }
     let messages = match between {
         Medium::Network => {
             let islands: Vec<u32> =
@@ -150,11 +147,50 @@ fn of(
     };
     let more_hops =
         if placement.layout().switched { (0, 0) } else { more_hops(algorithm, &model, placement) };
+    let path_per_hop = path_per_hop(algorithm, &usage, placement, collective, more_hops);
     let candidate = |protocol: Option<Protocol>| Candidate {
-        messages_across: messages,
-        ..candidate(algorithm, protocol, outline, &usage, &sides, placement, more_hops)
+        algorithm,
+        terms: Terms {
+            messages_across: messages,
+            path_per_hop,
+            more_hops,
+            ..terms(protocol, outline, &usage, &sides, placement)
+        },
     };
     Ok(protocols(algorithm, outline, &sides).into_iter().map(candidate).collect())
+}
+
+/// The rates of a plan's data, if the fabric lets its ranks reach each other: `layout` has its ranks, and `gpu` the GPU of each.
+pub(super) fn sides(
+    usage: &Usage,
+    loads: &mut Loads<'_, '_>,
+    layout: &Layout,
+    placement: &Placement<'_>,
+    gpu: impl Fn(u32) -> DeviceId,
+) -> Result<Sides, Impossible> {
+    let sides = loads.sides(usage).map_err(|Unconnected(a, b)| {
+        let host = |gpu: DeviceId| placement.fabric().device(gpu).host;
+        let next = match host(a) == host(b) {
+            true => "describe the links, or leave out one of the GPUs",
+            false => "add NICs to the spec, as in `2x hgx-h100 + 8x ndr`",
+        };
+        let (a, b) = (placement.fabric().device_name(a), placement.fabric().device_name(b));
+        Impossible(format!("no links of known speed connect {a} to {b}; {next}"))
+    })?;
+    let between = sides.across.map_or(Medium::Network, |side| side.medium);
+    if between == Medium::Network && usage.reaches_across(layout) {
+        let why = "ranks access each other's memory, which is impossible over the network";
+        return Err(Impossible(why.to_owned()));
+    }
+    if let Some((a, b)) = usage.peers().find(|(a, b)| !placement.can_access(gpu(*a), gpu(*b))) {
+        let name = |rank: u32| placement.fabric().device_name(gpu(rank));
+        return Err(Impossible(format!(
+            "ranks access each other's memory, and {} cannot access that of {} over PCIe: the driver of GeForce cards refuses it, or it is turned off",
+            name(b),
+            name(a)
+        )));
+    }
+    Ok(sides)
 }
 
 /// The protocols that a plan can run with. A plan that was written for LL supports no other.
@@ -176,15 +212,14 @@ fn protocols(algorithm: Algorithm, outline: &Plan, sides: &Sides) -> Vec<Option<
     ll.into_iter().chain(ll128).chain([Protocol::Simple]).map(Some).collect()
 }
 
-fn candidate(
-    algorithm: Algorithm,
+/// The costs of a plan without those of its messages into the network, for hops without more than its header has, in one tile.
+pub(super) fn terms(
     protocol: Option<Protocol>,
     outline: &Plan,
     usage: &Usage,
     sides: &Sides,
     placement: &Placement<'_>,
-    more_hops: (i64, i64),
-) -> Candidate {
+) -> Terms {
     let sums = |switch: Switch| outline.groups.iter().any(|group| group.switch == switch);
     let times = placement.hops();
     let (in_switch, in_network) = (sums(Switch::Nvswitch), sums(Switch::Network));
@@ -224,8 +259,7 @@ fn candidate(
         false => placement.bounds().bound(collective),
     };
     let chunks = outline.chunks.input.max(outline.chunks.output).max(1);
-    Candidate {
-        algorithm,
+    Terms {
         protocol,
         lanes: usage.lanes,
         launch: times.launch(protocol, is_networked),
@@ -241,8 +275,8 @@ fn candidate(
         switch_part: if in_switch { placement.nvls_part() } else { ONE },
         message_part: u64::from(usage.lanes.clamp(1, chunks)) * ONE / u64::from(chunks),
         fill: placement.fill(in_switch, is_networked, protocol),
-        path_per_hop: path_per_hop(algorithm, usage, placement, collective, more_hops),
-        more_hops,
+        path_per_hop: None,
+        more_hops: (0, 0),
         enters: usage.enters,
         one_target: usage.one_target && protocol.is_some(),
         switch: outline.groups.iter().map(|group| group.switch).max(),
@@ -252,7 +286,7 @@ fn candidate(
     }
 }
 
-/// See [`Candidate::more_hops`].
+/// See [`Terms::more_hops`].
 fn more_hops(algorithm: Algorithm, model: &Recipe<'_>, placement: &Placement<'_>) -> (i64, i64) {
     let ranks = model.outline().ranks;
     let islands: Vec<u32> = placement.model().places().into_iter().map(|(island, _)| island).collect();
@@ -264,7 +298,7 @@ fn more_hops(algorithm: Algorithm, model: &Recipe<'_>, placement: &Placement<'_>
     (more(counted.inside, headed.hops_inside), more(counted.across, headed.hops_across))
 }
 
-/// See [`Candidate::path_per_hop`].
+/// See [`Terms::path_per_hop`].
 fn path_per_hop(
     algorithm: Algorithm,
     usage: &Usage,
@@ -274,8 +308,13 @@ fn path_per_hop(
 ) -> Option<u64> {
     let work = placement.work_of_model(algorithm, modelled)?;
     let hops = (work.hops_inside + work.hops_across).saturating_add_signed(more_hops.0 + more_hops.1);
+    path_of(hops, usage, modelled)
+}
+
+/// See [`Terms::path_per_hop`], for a plan of this many hops.
+pub(super) fn path_of(hops: u64, usage: &Usage, collective: &Collective) -> Option<u64> {
     // An all-reduce goes up and down: the first tile has the links of one direction to itself.
-    let phases = if matches!(modelled, Collective::AllReduce) { 2 } else { 1 };
+    let phases = if matches!(collective, Collective::AllReduce) { 2 } else { 1 };
     (hops > 1 && usage.steps <= 1).then_some(ONE / phases)
 }
 

@@ -20,6 +20,7 @@
 mod candidate;
 mod carried;
 pub mod constants;
+mod given;
 mod hops;
 pub mod lines;
 mod loads;
@@ -30,8 +31,9 @@ use std::fmt;
 use std::iter::Sum;
 use std::ops::Add;
 
-pub use candidate::{Candidate, candidates};
+pub use candidate::{Candidate, Terms, candidates};
 pub use carried::{Carried, HOSTS_OF_16_CORES};
+pub use given::Given;
 pub use hops::Hop;
 pub use loads::Medium;
 pub use placement::Placement;
@@ -111,6 +113,11 @@ pub fn predict(
         let (rank_bytes, island_bytes) = (whole(of(rank)), whole(of(island)));
         work = Work { hops_inside, hops_across, rank_bytes, island_bytes };
     }
+    Some(price(candidate, placement, work, bytes))
+}
+
+/// The predicted time of a plan with these costs, hops and bytes.
+fn price(candidate: &Terms, placement: &Placement<'_>, work: Work, bytes: u64) -> Prediction {
     let inside = (over(work.rank_bytes, candidate.inside_bytes_per_second), Limit::Inside);
     let across = (over(work.island_bytes, candidate.across_bytes_per_second), Limit::Across);
     let (by_links, side) = if across.0 > inside.0 { across } else { inside };
@@ -152,7 +159,7 @@ pub fn predict(
     };
     let launch = candidate.launch;
     let messages = candidate.message_across.times(candidate.messages_across).beyond(inside + across);
-    Some(Prediction { work, launch, inside, across, messages, transfer, fill, hidden, tiles, limit })
+    Prediction { work, launch, inside, across, messages, transfer, fill, hidden, tiles, limit }
 }
 
 /// The most tiles of a call.

@@ -165,9 +165,8 @@ impl<'f> Placement<'f> {
         self.fabric.gpus()[self.model.ranks[rank as usize] as usize]
     }
 
-    /// Whether two ranks of the model can access each other's memory.
-    pub(super) fn can_access(&self, one: u32, other: u32) -> bool {
-        let (one, other) = (self.gpu_of_model(one), self.gpu_of_model(other));
+    /// Whether two GPUs can access each other's memory.
+    pub(super) fn can_access(&self, one: DeviceId, other: DeviceId) -> bool {
         self.fabric.can_access(one, other, self.paths.path(one, other).kind)
     }
 
@@ -175,6 +174,12 @@ impl<'f> Placement<'f> {
     pub(super) fn loads(&self, collective: &Collective) -> Loads<'_, 'f> {
         let gpus = self.model.ranks.iter().map(|rank| self.fabric.gpus()[*rank as usize]).collect();
         let islands = self.model.layout.places().into_iter().map(|(island, _)| island).collect();
+        Loads::new(&self.paths, &self.carried, is_one_way(collective), gpus, islands)
+    }
+
+    /// The routes of all ranks.
+    pub(super) fn loads_of_all(&self, collective: &Collective) -> Loads<'_, 'f> {
+        let (gpus, islands) = (self.fabric.gpus().to_vec(), self.island_of.clone());
         Loads::new(&self.paths, &self.carried, is_one_way(collective), gpus, islands)
     }
 

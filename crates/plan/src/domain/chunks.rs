@@ -5,6 +5,7 @@
 use crate::Verified;
 use crate::interpret::{Access, Domain, Machine, Shape};
 use crate::refusal::{Cell, Spot};
+use crate::well_formed::WellFormed;
 
 /// A chunk of a rank's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,15 +18,21 @@ pub struct Origin {
 
 /// The origin of each step's data, by rank, lane and the order of steps in a tile; nothing for steps that only synchronise.
 pub fn origins_of_steps(plan: &Verified) -> Vec<Vec<Vec<Option<Origin>>>> {
-    let lanes = plan.programs.iter().map(|program| vec![Vec::new(); program.lanes.len()]);
+    let origins = origins_of(plan.well_formed());
+    assert!(origins.is_some(), "a verified plan runs to its end");
+    origins.unwrap_or_default()
+}
+
+/// The same for a plan that may not have been proved, such as one of this crate's algorithms; nothing if it does not run.
+pub fn origins_of(plan: WellFormed<'_>) -> Option<Vec<Vec<Vec<Option<Origin>>>>> {
+    let lanes = plan.plan().programs.iter().map(|program| vec![Vec::new(); program.lanes.len()]);
     let mut origins: Vec<Vec<Vec<_>>> = lanes.collect();
-    let shape = Shape { calls: 1, tiles: 1, aliasing: plan.aliasing[0] };
-    let ran = Machine::new(plan.well_formed(), shape, Origins).run(|_, event, origin| {
+    let shape = Shape { calls: 1, tiles: 1, aliasing: *plan.aliasing.first()? };
+    let ran = Machine::new(plan, shape, Origins).run(|_, event, origin| {
         origins[event.rank as usize][event.lane as usize].push(origin);
         true
     });
-    assert!(ran.is_ok(), "a verified plan runs to its end");
-    origins
+    ran.is_ok().then_some(origins)
 }
 
 struct Origins;

@@ -25,7 +25,7 @@ pub(crate) fn fit(weights: &[f64], residuals: impl Fn(&Constants) -> Vec<f64>) -
     let at = |moves: &[f64]| {
         let mut constants = Constants::start();
         for (&(index, start, spread), by) in free.iter().zip(moves) {
-            *constants.at_mut(index) = start * (by * spread).exp();
+            *constants.at_mut(index) = start * libm::exp(by * spread);
         }
         constants
     };

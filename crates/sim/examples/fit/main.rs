@@ -5,7 +5,8 @@
 //! cargo run -p weftlink-sim --example fit -- form            errors of the closed form
 //! cargo run -p weftlink-sim --example fit -- fit             fits the constants; prints values for crates/plan/src/cost/constants/table.rs
 //! cargo run -p weftlink-sim --example fit -- leave-one-out   fits without each site in turn and predicts that site;
-//!                                                            writes the data of docs/accuracy.md and the expected errors
+//!                                                            writes testdata/measurements/left_out.csv, from which `make bless`
+//!                                                            makes docs/accuracy.md and the intervals of predictions
 //! cargo run -p weftlink-sim --example fit -- frozen          errors of the shipped constants on the frozen sites, which no other
 //!                                                            command looks at; `frozen names` lists them
 //! cargo run -p weftlink-sim --example fit -- rows TABLE      prints every row of the tables with this prefix
@@ -80,7 +81,9 @@ fn run() -> Result<(), Box<dyn Error>> {
         }
         if arguments.get(1).is_none_or(|asked| asked != "names") {
             let rows: Vec<Row> = frozen.iter().map(|index| rows[*index].clone()).collect();
-            report::errors(&accuracy::by_table(&rows, &execute_all(&shipped, &rows)), 0);
+            let times = execute_all(&shipped, &rows);
+            report::errors(&accuracy::by_table(&rows, &times), 0);
+            report::coverage(&rows, &times);
         }
         return Ok(());
     }
@@ -102,12 +105,11 @@ fn run() -> Result<(), Box<dyn Error>> {
             let forms = predict_all(&shipped, &rows);
             let ratios: Vec<f64> =
                 executed.iter().zip(forms).map(|(executed, form)| executed / form).collect();
-            let in_sample = accuracy::by_table(&rows, &executed);
-            let left_out = accuracy::by_table(&rows, &leave_one_out(&rows, &ratios));
-            report::errors(&in_sample, 0);
-            report::errors(&left_out, 100);
+            let left_out = leave_one_out(&rows, &ratios);
+            report::errors(&accuracy::by_table(&rows, &executed), 0);
+            report::errors(&accuracy::by_table(&rows, &left_out), 100);
             if file == FILE {
-                report::write(&in_sample, &left_out)?;
+                report::write(&rows, &executed, &left_out)?;
             }
         }
         "rows" => {
@@ -195,7 +197,7 @@ fn fit(rows: &[Row], ratios: &[f64], without: Option<&[usize]>) -> Constants {
             .into_iter()
             .zip(&ratios)
             .zip(&chosen)
-            .map(|((form, ratio), row)| (form * ratio / row.measured_us).ln() / SIGMA[band(row.bytes)])
+            .map(|((form, ratio), row)| libm::log(form * ratio / row.measured_us) / SIGMA[band(row.bytes)])
             .collect()
     })
 }

@@ -1,6 +1,8 @@
 //! Prints and writes results.
 
 use weftlink_sim::Constants;
+use weftlink_sim::accuracy::evidence;
+use weftlink_sim::accuracy::sites::Sites;
 use weftlink_sim::accuracy::{BANDS, Class, TableError, error, summary};
 use weftlink_sim::constants::{COUNT, Origin, TABLE, fingerprint};
 use weftlink_sim::library::predict;
@@ -32,42 +34,52 @@ pub(crate) fn errors(tables: &[TableError], worst: usize) {
     }
 }
 
-/// Writes the errors of all tables and the shipped expected errors.
-pub(crate) fn write(in_sample: &[TableError], left_out: &[TableError]) -> std::io::Result<()> {
-    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/");
-    let mut lines =
-        String::from("id,band,class,fitted_error,fitted_log_ratio,left_out_error,left_out_log_ratio\n");
-    let mut sorted: Vec<&TableError> = left_out.iter().collect();
-    sorted.sort_by(|one, other| (&one.id, one.band).cmp(&(&other.id, other.band)));
-    for left in sorted {
-        let fitted = in_sample.iter().find(|table| table.id == left.id && table.band == left.band);
-        let (error, log_ratio) = fitted.map_or((f64::NAN, f64::NAN), |table| (table.error, table.log_ratio));
-        lines += &format!(
-            "{},{},{},{error:.4},{log_ratio:.4},{:.4},{:.4}\n",
-            left.id,
-            left.band,
-            left.class.name(),
-            left.error,
-            left.log_ratio
-        );
-    }
-    std::fs::write(format!("{root}../../testdata/measurements/errors.csv"), lines)?;
-    let mut table = format!(
-        "/// Fingerprint of the constants that these errors belong to; see [`crate::constants::fingerprint`].\n\
-         pub const FINGERPRINT: u64 = {:#018x};\n\n\
-         /// Rows: all machines, then [`Class::ALL`]. Columns: [`BANDS`].\n\
-         const LEFT_OUT: [[Summary; 4]; 6] = [\n",
+/// Writes the predictions of all rows: by the shipped constants, and by constants fitted without the row's site.
+pub(crate) fn write(rows: &[Row], fitted: &[f64], left_out: &[f64]) -> std::io::Result<()> {
+    let sites = Sites::of(rows);
+    let mut lines = format!(
+        "# constants {:#018x}\nid,site,collective,size_bytes,measured_us,fitted_us,left_out_us\n",
         fingerprint()
     );
-    for class in std::iter::once(None).chain(Class::ALL.map(Some)) {
-        let cells: Vec<String> = (0..BANDS.len())
-            .map(|band| summary(left_out, band, class))
-            .map(|found| format!("of({}, {:.3}, {:.3})", found.tables, found.median, found.ninetieth))
-            .collect();
-        table += &format!("    [{}],\n", cells.join(", "));
+    for (index, (row, (fitted, left_out))) in rows.iter().zip(fitted.iter().zip(left_out)).enumerate() {
+        let site = &sites.names()[sites.of_row(index)];
+        lines += &format!(
+            "{},\"{site}\",{},{},{},{fitted:.3},{left_out:.3}\n",
+            row.id,
+            row.operation.name(),
+            row.size,
+            row.measured_us
+        );
     }
-    table += "];\n";
-    std::fs::write(format!("{root}src/accuracy/table.rs"), table)
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../");
+    std::fs::write(format!("{root}testdata/measurements/left_out.csv"), lines)
+}
+
+/// Prints how many rows of each class are in their intervals.
+pub(crate) fn coverage(rows: &[Row], times: &[f64]) {
+    for class in std::iter::once(None).chain(Class::ALL.map(Some)) {
+        let (mut all, mut held) = (0_u32, [0_u32; 2]);
+        for (row, time) in rows.iter().zip(times) {
+            let outside = evidence::outside(&row.setup, row.operation);
+            let Some(of) = evidence::intervals(&row.setup, row.bytes, *time, &outside) else { continue };
+            if class.is_some_and(|class| class != Class::of(&row.setup)) {
+                continue;
+            }
+            all += 1;
+            for (held, (low, high)) in held.iter_mut().zip([of.half_us, of.most_us]) {
+                *held += u32::from((low..=high).contains(&row.measured_us));
+            }
+        }
+        if all > 0 {
+            let part = held.map(|held| 100.0 * f64::from(held) / f64::from(all));
+            println!(
+                "{}: {all} rows, {:.0}% in the 50% interval, {:.0}% in the 90% interval",
+                class.map_or("all", Class::name),
+                part[0],
+                part[1]
+            );
+        }
+    }
 }
 
 /// Prints the constants and how far each moved from its start.
@@ -80,7 +92,7 @@ pub(crate) fn constants(fitted: &Constants) {
                 constant.name,
                 value,
                 constant.unit,
-                (value / start).ln() / spread
+                libm::log(value / start) / spread
             );
         }
     }

@@ -14,6 +14,7 @@ pub mod share;
 mod spans;
 mod steady;
 mod timeline;
+mod volumes;
 pub mod wires;
 
 use weftlink_fabric::{LinkKind, Paths};
@@ -27,6 +28,7 @@ mod tests;
 pub use conditions::{Conditions, Disturbance};
 pub use spans::{Span, Spans};
 use timeline::Timeline;
+pub use volumes::Volumes;
 use wires::{Resource, Unreachable, Wire};
 
 /// The costs of a library on its hardware.
@@ -118,6 +120,8 @@ pub struct Job<'a> {
     pub gpus: Option<&'a [u32]>,
     /// Size and tiles of the call.
     pub load: Load,
+    /// The data of each step, if blocks have different lengths.
+    pub volumes: Option<&'a Volumes>,
     /// The cost model.
     pub costs: &'a dyn CostModel,
     /// Time of the call.
@@ -196,7 +200,12 @@ pub fn run_with(
     costs: &dyn CostModel,
     conditions: &Conditions,
 ) -> Result<Outcome, SimError> {
-    let job = Job { plan, gpus: None, load, costs, start: Picoseconds(0) };
+    let job = Job { plan, gpus: None, load, volumes: None, costs, start: Picoseconds(0) };
+    run_job(job, paths, conditions)
+}
+
+/// The same for a job with all its properties.
+pub fn run_job(job: Job<'_>, paths: &Paths<'_>, conditions: &Conditions) -> Result<Outcome, SimError> {
     if conditions.is_empty()
         && let Some(outcome) = steady::run(&job, paths)?
     {

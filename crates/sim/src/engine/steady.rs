@@ -68,7 +68,14 @@ mod tests {
     const COSTS: Nominal = Nominal { launch: Picoseconds(5_000_000), hop: Picoseconds(1_000_000) };
 
     fn job<'a>(plan: &'a Partial, bytes: u64, tiles: u32) -> Job<'a> {
-        Job { plan, gpus: None, load: Load { bytes, tiles }, costs: &COSTS, start: Picoseconds(0) }
+        Job {
+            plan,
+            gpus: None,
+            load: Load { bytes, tiles },
+            volumes: None,
+            costs: &COSTS,
+            start: Picoseconds(0),
+        }
     }
 
     fn plan(fabric: &Fabric, algorithm: Algorithm, collective: Collective) -> Partial {

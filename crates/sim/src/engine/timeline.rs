@@ -16,7 +16,7 @@ use super::conditions::{Conditions, Disturbance, Disturbed};
 use super::share::{FlowId, Shares};
 use super::spans::{Span, Spans};
 use super::wires::{JobWires, Resource, Wires};
-use super::{Job, Mode, Outcome, Sent, SimError};
+use super::{Job, Mode, Outcome, Sent, SimError, Volumes};
 
 type Time = u64;
 /// A step, numbered in the order in which steps begin. The first ones represent the calls of the jobs.
@@ -61,6 +61,7 @@ struct Running<'r> {
     plan: &'r Partial,
     job_wires: JobWires<'r>,
     chunk_bytes: f64,
+    volumes: Option<&'r Volumes>,
     /// Its first lane and its first class among those of all jobs.
     first_lane: u32,
     first_class: usize,
@@ -70,6 +71,13 @@ struct Running<'r> {
     steps: u64,
     /// Bytes moved, by resource.
     moved: Vec<f64>,
+}
+
+impl Running<'_> {
+    /// Bytes that a step of a lane moves over each of its wires.
+    fn step_bytes(&self, lane: usize, step: u64) -> f64 {
+        self.chunk_bytes * self.volumes.map_or(1.0, |volumes| volumes.of(lane, step))
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -91,6 +99,8 @@ struct LaneState {
     is_queued: bool,
     /// Number of steps it has begun.
     begun: u64,
+    /// Bytes of its step.
+    bytes: f64,
     /// The next lane that waits for the same step.
     next_waiter: u32,
     /// Number of its next step's dependencies known to be met.
@@ -167,6 +177,7 @@ impl<'r> Timeline<'r> {
             plan: job.plan,
             job_wires: JobWires::new(job.costs, classes, checked.ranks, job.gpus),
             chunk_bytes: job.load.bytes as f64 / (f64::from(chunks) * f64::from(tiles)),
+            volumes: job.volumes,
             first_lane,
             first_class: self.blocked.len(),
             start: job.start.0,
@@ -317,7 +328,8 @@ impl<'r> Timeline<'r> {
             }
             Ok(()) => {}
         }
-        let Running { machine, plan, job_wires, chunk_bytes, .. } = job;
+        let bytes = job.step_bytes(local, state.begun);
+        let Running { machine, plan, job_wires, .. } = job;
         let (rank, channel) = machine.rank_and_channel(local);
         let jobs = self.jobs_count;
         let (times, wires, shares) = (&self.times, &mut self.wires, &mut self.shares);
@@ -336,7 +348,7 @@ impl<'r> Timeline<'r> {
             } else {
                 let received = edge == Edge::Message;
                 let protocol = received.then(|| plan.well_formed().channels[channel as usize].protocol);
-                let sent = Sent { bytes: *chunk_bytes, time: Picoseconds(ended - began) };
+                let sent = Sent { bytes, time: Picoseconds(ended - began) };
                 let wire = wires.wire(job_wires, of, rank, shares);
                 wire.map_or(0, |wire| job_wires.costs.hop(&wire, protocol, sent).0)
             };
@@ -370,7 +382,7 @@ impl<'r> Timeline<'r> {
         let Ok(Taken { event, step, .. }) = job.machine.take(local) else {
             return Err(SimError::Deadlock { steps: u64::from(id) });
         };
-        let (bytes, first_lane) = (job.chunk_bytes, job.first_lane);
+        let (bytes, first_lane) = (job.step_bytes(local, self.lanes[lane as usize].begun), job.first_lane);
         let class = job.first_class + job.plan.classes().position(rank);
         while let Some(woken) = self.jobs[number].machine.woken() {
             self.queue_check(first_lane + woken);
@@ -384,6 +396,7 @@ impl<'r> Timeline<'r> {
         let state = &mut self.lanes[lane as usize];
         (state.step, state.transfers, state.dependencies_met, state.begins) = (id, 0, 0, 0);
         state.begun += 1;
+        state.bytes = bytes;
         if let Some(spans) = &mut self.spans
             && spans.reserve(self.open_spans.len())
         {

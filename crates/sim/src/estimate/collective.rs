@@ -1,9 +1,14 @@
 //! Rings, trees, NVLS and reductions in the network.
 
-use super::{Case, Estimate, View};
+use super::{Case, Estimate, FillTerm, Over, View};
 use crate::constants::Name;
 use crate::gpu::Generation;
 use crate::setup::{LibraryAlgorithm, Operation};
+
+/// Kinds of hops.
+pub(super) const INSIDE: &str = "inside an island";
+pub(super) const ACROSS: &str = "between islands";
+const SWITCHES: &str = "through the NVSwitches";
 
 impl Case<'_> {
     /// Rings, one for each lane: `2(n-1)` steps for an all-reduce, `n-1` for an all-gather, a reduce-scatter or a rooted collective. A
@@ -25,22 +30,25 @@ impl Case<'_> {
             if rooted { (self.bytes, self.bytes) } else { (self.bytes / ranks, steps * self.bytes / ranks) };
         let hop_inside = self.step_inside(message, LibraryAlgorithm::Ring);
         let mut estimate = self.launch();
-        estimate.hops_us = (steps - across) * hop_inside + across * self.hop_across(message);
+        let hops = [(INSIDE, steps - across, hop_inside), (ACROSS, across, self.hop_across(message))];
+        Self::set_hops(&mut estimate, &hops);
         let moved = moved * self.wire_fraction(LibraryAlgorithm::Ring);
         let port = self.ring_port();
         if machine.islands == 1 {
-            estimate.wire_us = Self::transfer_us(moved, port);
+            Self::set_wire(&mut estimate, moved, port, Over::Port);
             return self.with_fill(estimate, self.constant(Name::Fill));
         }
         let nics = self.nics(machine.lanes);
         let slowest = if machine.island > 1.0 { port.min(nics) } else { nics };
-        estimate.wire_us = Self::transfer_us(moved, slowest);
+        let over = if slowest < nics { Over::Port } else { self.nics_or_lanes(machine.lanes) };
+        Self::set_wire(&mut estimate, moved, slowest, over);
         estimate = self.with_fill(estimate, self.constant(Name::FillRing));
         if !rooted && !machine.waits_across && self.view == View::Actual {
             // While data waits for the narrowest link, other data crosses the faster links: this hides hops by the difference in step
             // times. Tuners ignore it.
             let inside = if machine.island > 1.0 { (steps - across) * slowest / port } else { 0.0 };
             let hidden = estimate.wire_us * (1.0 - (inside + across * slowest / nics) / steps);
+            estimate.working.hidden_us = hidden.min(estimate.hops_us + estimate.fill_us);
             estimate.hops_us = (estimate.hops_us + estimate.fill_us - hidden).max(0.0);
             estimate.fill_us = 0.0;
         }
@@ -67,14 +75,23 @@ impl Case<'_> {
         let mut estimate = self.launch();
         let inside = 2.0 * (machine.island - 1.0);
         let across = 2.0 * machine.levels;
-        estimate.hops_us = inside * self.hop_inside(message) + across * self.hop_across(message);
+        let hops = [(INSIDE, inside, self.hop_inside(message)), (ACROSS, across, self.hop_across(message))];
+        Self::set_hops(&mut estimate, &hops);
         let bytes = self.bytes * self.wire_fraction(LibraryAlgorithm::Tree);
         let chain = self.tree_inside();
         if machine.islands == 1 {
-            estimate.wire_us = Self::transfer_us(bytes, chain);
+            Self::set_wire(&mut estimate, 2.0 * bytes, 2.0 * chain, Over::Chain);
             return self.with_fill(estimate, self.constant(Name::Fill));
         }
-        estimate.wire_us = Self::transfer_us(bytes, chain.min(self.tree_across()));
+        let across = self.tree_across();
+        if chain < across {
+            Self::set_wire(&mut estimate, 2.0 * bytes, 2.0 * chain, Over::Chain);
+        } else {
+            let lane = self.tree_lane() * machine.lanes / 2.0;
+            let over = if lane <= across { Over::Lanes } else { self.nics_or_lanes(machine.lanes) };
+            let times = self.times_across();
+            Self::set_wire(&mut estimate, times * bytes, times * across, over);
+        }
         self.with_fill(estimate, self.fill_network())
     }
 
@@ -100,7 +117,7 @@ impl Case<'_> {
         let machine = self.machine;
         let near = self.constant(Name::TreeNearLevels);
         if machine.slingshot && machine.levels > near {
-            self.constant(Name::TreeSlingshotFar).powf(machine.levels - near)
+            libm::pow(self.constant(Name::TreeSlingshotFar), machine.levels - near)
         } else {
             1.0
         }
@@ -123,16 +140,21 @@ impl Case<'_> {
     /// NVLS: the switch reduces all GPUs' data and multicasts the result; each GPU reads everything once and writes its share.
     pub(super) fn nvls(&self) -> Estimate {
         let mut estimate = self.launch();
-        estimate.hops_us = self.nvls_hops();
-        estimate.wire_us =
-            Self::transfer_us(self.bytes * (1.0 + 1.0 / self.machine.island), self.machine.nvls);
+        Self::set_hops(&mut estimate, &[(SWITCHES, 1.0, self.nvls_hops())]);
+        let moved = self.bytes * (1.0 + 1.0 / self.machine.island);
+        Self::set_wire(&mut estimate, moved, self.machine.nvls, Over::Switches);
         self.with_fill(estimate, self.constant(Name::FillNvls))
     }
 
     /// NVLS for all-gather and reduce-scatter, at a ring's bandwidth.
     pub(super) fn nvls_parts(&self) -> Estimate {
         let mut estimate = self.ring();
-        estimate.hops_us = estimate.hops_us.min(self.nvls_hops());
+        if self.nvls_hops() < estimate.hops_us {
+            Self::set_hops(&mut estimate, &[(SWITCHES, 1.0, self.nvls_hops())]);
+            if estimate.working.hidden_us > 0.0 {
+                (estimate.working.hidden_us, estimate.working.fill) = (0.0, FillTerm::Nothing);
+            }
+        }
         estimate
     }
 
@@ -144,8 +166,16 @@ impl Case<'_> {
     pub(super) fn nvls_tree(&self) -> Estimate {
         let machine = self.machine;
         let mut estimate = self.launch();
-        estimate.hops_us = self.nvls_hops() + 2.0 * machine.levels * self.hop_switched();
-        estimate.wire_us = Self::transfer_us(self.bytes, self.nvls_inside().min(self.nvls_across()));
+        let hops = [(SWITCHES, 1.0, self.nvls_hops()), (ACROSS, 2.0 * machine.levels, self.hop_switched())];
+        Self::set_hops(&mut estimate, &hops);
+        if self.nvls_inside() < self.nvls_across() {
+            let moved = self.bytes * (1.0 + 1.0 / machine.island);
+            Self::set_wire(&mut estimate, moved, machine.nvls, Over::Switches);
+        } else if self.nvls_tree_lanes() < machine.nics / self.times_across() {
+            Self::set_wire(&mut estimate, self.bytes, self.nvls_tree_lanes(), Over::Lanes);
+        } else {
+            Self::set_wire(&mut estimate, self.bytes * self.times_across(), machine.nics, Over::Nics);
+        }
         self.with_fill(estimate, self.constant(Name::FillNvls))
     }
 
@@ -175,9 +205,11 @@ impl Case<'_> {
     /// Network switches reduce (SHARP).
     pub(super) fn collnet(&self, share: Name) -> Estimate {
         let mut estimate = self.launch();
-        estimate.hops_us = 2.0 * self.hop_inside(self.bytes) * (self.machine.island - 1.0).max(1.0)
-            + 2.0 * self.hop_switched();
-        estimate.wire_us = Self::transfer_us(self.bytes, self.machine.nics * self.collnet_share(share));
+        let inside = 2.0 * (self.machine.island - 1.0).max(1.0);
+        let hops = [(INSIDE, inside, self.hop_inside(self.bytes)), (ACROSS, 2.0, self.hop_switched())];
+        Self::set_hops(&mut estimate, &hops);
+        let nics = self.machine.nics * self.collnet_share(share);
+        Self::set_wire(&mut estimate, self.bytes, nics, Over::Nics);
         self.with_fill(estimate, self.fill_network())
     }
 

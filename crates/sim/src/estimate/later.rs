@@ -2,7 +2,8 @@
 
 use weftlink_plan::plan::Protocol;
 
-use super::{Case, Estimate};
+use super::collective::{ACROSS, INSIDE};
+use super::{Case, Estimate, Over};
 use crate::constants::Name;
 use crate::setup::Operation;
 use crate::tuner::PAT_SHARE;
@@ -13,9 +14,9 @@ impl Case<'_> {
         let machine = self.machine;
         let mut estimate = self.launch();
         let message = self.bytes / machine.ranks;
-        estimate.hops_us = machine.levels * self.hop_across(message);
+        Self::set_hops(&mut estimate, &[(ACROSS, machine.levels, self.hop_across(message))]);
         let moved = self.bytes * (machine.ranks - 1.0) / machine.ranks;
-        estimate.wire_us = Self::transfer_us(moved, self.pat_carries());
+        Self::set_wire(&mut estimate, moved, self.pat_carries(), self.nics_or_lanes(machine.lanes));
         self.with_fill(estimate, self.fill_network())
     }
 
@@ -32,20 +33,21 @@ impl Case<'_> {
         let mut estimate = self.launch();
         let sums = self.operation == Operation::AllReduce;
         if self.protocol == Protocol::Ll {
-            estimate.hops_us = self.hop_inside(self.bytes);
+            Self::set_hops(&mut estimate, &[(INSIDE, 1.0, self.hop_inside(self.bytes))]);
             // All-reduce sends the whole buffer, other collectives one part. Half of LL's bytes are flags.
             let each = if sums { self.bytes } else { self.bytes / machine.island };
-            estimate.wire_us = Self::transfer_us(2.0 * others * each, machine.port);
+            Self::set_wire(&mut estimate, 2.0 * others * each, machine.port, Over::Port);
             return estimate;
         }
-        estimate.hops_us = self.symmetric_hops();
-        estimate.wire_us = match sums {
+        Self::set_hops(&mut estimate, &[("barriers of all GPUs", 2.0, self.symmetric_hops() / 2.0)]);
+        let (moved, rate, over) = match sums {
             true if machine.has_nvls => {
-                Self::transfer_us(self.bytes * (1.0 + 1.0 / machine.island), machine.nvls)
+                (self.bytes * (1.0 + 1.0 / machine.island), machine.nvls, Over::Switches)
             }
-            true => Self::transfer_us(2.0 * self.bytes * others / machine.island, machine.port),
-            false => Self::transfer_us(self.bytes * others / machine.island, machine.port),
+            true => (2.0 * self.bytes * others / machine.island, machine.port, Over::Port),
+            false => (self.bytes * others / machine.island, machine.port, Over::Port),
         };
+        Self::set_wire(&mut estimate, moved, rate, over);
         estimate
     }
 

@@ -111,7 +111,7 @@ impl Machine {
             ranks: f64::from(ranks),
             island,
             islands,
-            levels: f64::from(islands).log2().ceil(),
+            levels: f64::from(islands.next_power_of_two().ilog2()),
             generation,
             has_nvls: matches!(setup.intra, Intra::NvSwitch | Intra::Nvl72)
                 && generation >= Generation::Hopper

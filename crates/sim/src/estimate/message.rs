@@ -2,7 +2,8 @@
 
 use weftlink_plan::plan::Protocol;
 
-use super::{Case, Estimate};
+use super::collective::{ACROSS, INSIDE};
+use super::{Case, Estimate, Machine, Over};
 use crate::constants::Name;
 use crate::gpu::Generation;
 use crate::setup::Operation;
@@ -18,21 +19,38 @@ impl Case<'_> {
         estimate.host_us += enqueued;
         let message = self.bytes / ranks;
         let port = machine.port * self.messages_inside();
-        estimate.wire_us = Self::transfer_us(self.bytes * (island - 1.0) / ranks, port);
+        Self::set_wire(&mut estimate, self.bytes * (island - 1.0) / ranks, port, Over::Port);
         // Half a hop for each peer: messages to several peers overlap.
-        estimate.hops_us = case.hop_inside(message) * (island - 1.0).max(1.0) / 2.0;
+        Self::set_hops(&mut estimate, &[(INSIDE, (island - 1.0).max(1.0) / 2.0, case.hop_inside(message))]);
         if machine.launched_by_thread == 0 {
             estimate.launch_us += enqueued;
         }
         if machine.islands > 1 {
             let remote = ranks - island;
-            estimate.hops_us =
-                case.message_across(message) + remote * machine.hop_across_us * self.peer_across();
-            let nics = machine.nics * self.constant(self.all_to_all_share()) / island;
-            estimate.wire_us = estimate.wire_us.max(Self::transfer_us(self.bytes * remote / ranks, nics));
+            let hops = [
+                (ACROSS, self.constant(Name::MessageHops), case.hop_across(message)),
+                ("for the remote peers", remote * self.peer_across(), machine.hop_across_us),
+            ];
+            Self::set_hops(&mut estimate, &hops);
+            let all = machine.nics * self.constant(self.all_to_all_share());
+            // With PXN, the root of a scatter sends through the NIC of each receiver's rail.
+            let (nics, over) = match self.operation == Operation::Scatter && machine.pxn {
+                true => (all, Over::Nics),
+                false => (all / island, Over::NicsOfGpu),
+            };
+            let moved = self.bytes * remote / ranks;
+            if Self::transfer_us(moved, nics) > estimate.wire_us {
+                Self::set_wire(&mut estimate, moved, nics, over);
+            }
             return self.with_fill(estimate, self.constant(Name::FillRing));
         }
         self.with_fill(estimate, self.constant(Name::Fill))
+    }
+
+    /// A gather or a scatter: as an all-to-all of which only the root's part is left, in one direction.
+    pub(super) fn at_root(&self) -> Estimate {
+        let one_way = Machine { port: self.machine.port_one_way, ..self.machine.clone() };
+        Case { machine: &one_way, ..*self }.all_to_all()
     }
 
     /// Fraction of the links inside that messages get; PCIe slots lose nothing more.
@@ -50,16 +68,24 @@ impl Case<'_> {
         let machine = self.machine;
         let case = self.as_messages(self.bytes);
         let mut estimate = case.launch();
-        estimate.hops_us = case.hop_inside(self.bytes);
+        Self::set_hops(&mut estimate, &[(INSIDE, 1.0, case.hop_inside(self.bytes))]);
         let port = machine.port_messages * self.messages_inside();
         let inside = self.message_carries(false).min(port);
+        let over_inside = if inside < port { Over::Lanes } else { Over::Port };
         if machine.islands == 1 {
-            estimate.wire_us = Self::transfer_us(self.bytes, inside);
+            Self::set_wire(&mut estimate, self.bytes, inside, over_inside);
             return self.with_fill(estimate, self.constant(Name::Fill));
         }
         let nic = machine.nics / machine.lanes.min(machine.island);
-        estimate.hops_us = case.message_across(self.bytes);
-        estimate.wire_us = Self::transfer_us(self.bytes, nic.min(self.message_carries(true)).min(inside));
+        let hops = [(ACROSS, self.constant(Name::MessageHops), case.hop_across(self.bytes))];
+        Self::set_hops(&mut estimate, &hops);
+        let lanes = self.message_carries(true);
+        let (rate, over) = match nic.min(lanes) {
+            across if inside < across => (inside, over_inside),
+            across if lanes < nic => (across, Over::Lanes),
+            across => (across, Over::NicsOfGpu),
+        };
+        Self::set_wire(&mut estimate, self.bytes, rate, over);
         self.with_fill(estimate, self.constant(Name::FillRing))
     }
 
@@ -98,11 +124,6 @@ impl Case<'_> {
             return self.constant(Name::AllToAllPeer);
         }
         1.0
-    }
-
-    /// Latency of a message between islands to a receiver that is not waiting yet.
-    fn message_across(&self, message: f64) -> f64 {
-        self.constant(Name::MessageHops) * self.hop_across(message)
     }
 
     /// A copy by copy engines; for both directions the bandwidth is their sum.

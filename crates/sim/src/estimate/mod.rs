@@ -9,11 +9,13 @@ mod later;
 mod machine;
 mod message;
 mod parts;
+mod working;
 
 use weftlink_plan::plan::Protocol;
 
 pub use machine::Machine;
 pub(crate) use machine::{slot_line, x16_gbytes_per_second};
+pub use working::{FillTerm, HopTerm, Over, WireTerm, Working};
 
 use crate::constants::{Constants, Name};
 use crate::setup::{LibraryAlgorithm, Operation};
@@ -43,12 +45,22 @@ pub struct Estimate {
     pub host_us: f64,
     /// Exponent of the norm that combines host and device time: 1 adds them, larger values overlap them more.
     pub host_norm: f64,
+    /// The numbers behind hops, wire and fill.
+    pub working: Working,
 }
 
 impl Default for Estimate {
     /// Zero, with host and device times added.
     fn default() -> Self {
-        Self { launch_us: 0.0, hops_us: 0.0, wire_us: 0.0, fill_us: 0.0, host_us: 0.0, host_norm: 1.0 }
+        Self {
+            launch_us: 0.0,
+            hops_us: 0.0,
+            wire_us: 0.0,
+            fill_us: 0.0,
+            host_us: 0.0,
+            host_norm: 1.0,
+            working: Working::default(),
+        }
     }
 }
 
@@ -66,7 +78,7 @@ impl Estimate {
     /// Total time for a given device time.
     pub fn with_device(&self, device_us: f64) -> f64 {
         let norm = self.host_norm;
-        (device_us.powf(norm) + self.host_us.powf(norm)).powf(1.0 / norm)
+        libm::pow(libm::pow(device_us, norm) + libm::pow(self.host_us, norm), 1.0 / norm)
     }
 }
 
@@ -87,7 +99,9 @@ pub fn estimate(
         (O::CopyOneWay | O::CopyBothWays, _) => Some(case.copy()),
         (O::AllToAll, A::Direct) => Some(case.all_to_all()),
         (O::SendReceive, A::Direct) => Some(case.send_receive()),
-        (O::AllToAll | O::SendReceive, _) => None,
+        (O::Gather | O::Scatter, A::Direct) => Some(case.at_root()),
+        (O::AllToAll | O::SendReceive | O::Gather | O::Scatter, _) => None,
+        (O::Scan | O::ExclusiveScan | O::Neighbours | O::Barrier, _) => None,
         (_, A::Ring) => Some(case.ring()),
         (O::AllReduce, A::Tree) => Some(case.tree()),
         (O::AllReduce, A::Nvls) if machine.islands == 1 => Some(case.nvls()),
@@ -119,6 +133,26 @@ impl Case<'_> {
         self.constants[name]
     }
 
+    /// Sets the time of hops on the longest path: number and latency of each kind.
+    fn set_hops(estimate: &mut Estimate, hops: &[(&'static str, f64, f64)]) {
+        estimate.working.hops = Default::default();
+        for (term, (what, count, each_us)) in estimate.working.hops.iter_mut().zip(hops) {
+            *term = HopTerm { what, count: *count, each_us: *each_us };
+        }
+        estimate.hops_us = hops.iter().map(|(_, count, each_us)| count * each_us).sum();
+    }
+
+    /// Sets the time of bytes through a resource.
+    fn set_wire(estimate: &mut Estimate, bytes: f64, gbytes_per_second: f64, over: Over) {
+        estimate.working.wire = WireTerm { bytes, gbytes_per_second, over };
+        estimate.wire_us = Self::transfer_us(bytes, gbytes_per_second);
+    }
+
+    /// Whether NICs with this protocol and number of lanes are limited by the lanes.
+    fn nics_or_lanes(&self, lanes: f64) -> Over {
+        if self.lanes_carry(lanes) < self.machine.nics * self.payload() { Over::Lanes } else { Over::Nics }
+    }
+
     /// Microseconds for bytes at GB/s. Nothing takes no time, also over a link that a single rank does not have.
     fn transfer_us(bytes: f64, gbytes_per_second: f64) -> f64 {
         if bytes > 0.0 { bytes / gbytes_per_second / 1e3 } else { 0.0 }
@@ -148,14 +182,16 @@ impl Case<'_> {
     /// Adds the time to fill the pipeline: with steps of optimal length, the square root of hops times transfer, of which `fraction`
     /// is not hidden. Steps are no longer than buffers, so the time is constant from some size on.
     fn with_fill(&self, mut estimate: Estimate, fraction: f64) -> Estimate {
-        estimate.fill_us = fraction * (estimate.hops_us * estimate.wire_us * self.step_growth()).sqrt();
+        let (latency_us, wire_us) = (estimate.hops_us, estimate.wire_us);
+        let fill = FillTerm::Steps { fraction, latency_us, wire_us, growth: self.step_growth() };
+        (estimate.fill_us, estimate.working.fill) = (fill.us(), fill);
         estimate
     }
 
     /// Position of a message between 8 bytes and a full lane, on a log scale from 0 to 1: with LL, longer messages use more threads,
     /// which wait for each other. Beyond that, more lanes are used.
     fn threads_part(message: f64) -> f64 {
-        ((message / 8.0).max(1.0).log2() / 9.0).min(1.0)
+        (libm::log2((message / 8.0).max(1.0)) / 9.0).min(1.0)
     }
 
     /// Number of lanes that LL uses. All-gather and reduce-scatter get few.
@@ -197,7 +233,7 @@ impl Case<'_> {
         };
         match self.protocol {
             Protocol::Ll => {
-                let part = ((message / 8.0).max(1.0).log2() / 13.0).min(1.0);
+                let part = (libm::log2((message / 8.0).max(1.0)) / 13.0).min(1.0);
                 let growth = 1.0 + self.constant(Name::HopNetworkGrowth) * part * part;
                 hop * growth + self.rendezvous(message)
             }

@@ -127,6 +127,9 @@ impl Case<'_> {
             (LibraryAlgorithm::Direct, Operation::SendReceive) => {
                 machine.port_messages * self.messages_inside()
             }
+            (LibraryAlgorithm::Direct, Operation::Gather | Operation::Scatter) => {
+                machine.port_one_way * self.messages_inside()
+            }
             (LibraryAlgorithm::Direct, _) => machine.port * self.messages_inside(),
             (LibraryAlgorithm::Tree, _) => 2.0 * self.tree_inside(),
             _ if self.is_rooted() => machine.port_one_way * self.port() / machine.port,
@@ -154,7 +157,9 @@ impl Case<'_> {
         // In a plan the result crosses the requesting rank's NIC once more; real switches avoid that.
         let extra = 1.0 + 1.0 / f64::from(self.machine.islands);
         let share = match (algorithm, self.operation) {
-            (LibraryAlgorithm::Direct, Operation::AllToAll) => self.constant(self.all_to_all_share()),
+            (LibraryAlgorithm::Direct, Operation::AllToAll | Operation::Gather | Operation::Scatter) => {
+                self.constant(self.all_to_all_share())
+            }
             (LibraryAlgorithm::Tree, _) => self.tree_far(),
             (LibraryAlgorithm::CollnetDirect, _) => self.collnet_share(Name::CollnetDirect) * extra,
             (LibraryAlgorithm::CollnetChain, _) => self.collnet_share(Name::CollnetChain) * extra,

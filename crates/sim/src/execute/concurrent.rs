@@ -41,14 +41,19 @@ struct Prepared {
 }
 
 impl Runner<'_> {
-    /// Executes a call on all GPUs under conditions, and records its steps in `spans`.
+    /// Executes a call on all GPUs under conditions, and records its steps in `spans`. Calls of Weft and MSCCL run without conditions only.
     pub fn execute_with_conditions(
         &self,
         operation: Operation,
         bytes: u64,
         conditions: &Conditions,
-        spans: Option<&mut Spans>,
+        mut spans: Option<&mut Spans>,
     ) -> Result<Execution, ExecuteError> {
+        if conditions.is_empty()
+            && let Some(done) = self.execute_traced(operation, bytes, spans.as_deref_mut())?
+        {
+            return Ok(done);
+        }
         let gpus = (0..self.setup.ranks()).collect();
         let tenant = Tenant { operation, bytes, gpus, start: Picoseconds(0) };
         let done = self.execute_concurrently(&[tenant], conditions, spans)?;
@@ -92,6 +97,7 @@ impl Runner<'_> {
                 plan: &ready.plan,
                 gpus: ready.gpus.as_deref(),
                 load: ready.load,
+                volumes: None,
                 costs,
                 start: tenant.start,
             })

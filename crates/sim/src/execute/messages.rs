@@ -4,6 +4,8 @@ use weftlink_plan::algorithms::Impossible;
 use weftlink_plan::plan::{Aliasing, Channel, Input, Lane, Output, Place, Plan, Program, Protocol, Step};
 use weftlink_plan::{Algorithm, Collective, Layout, Recipe};
 
+use crate::setup::Operation;
+
 /// Messages in flight between a pair.
 const DEPTH: u32 = 2;
 
@@ -45,6 +47,37 @@ pub(super) fn around(layout: &Layout) -> Recipe<'static> {
     })
 }
 
+/// A gather or a scatter: a message between the root, rank 0, and every other rank.
+pub(super) fn at_root(layout: &Layout, operation: Operation) -> Recipe<'static> {
+    let ranks = layout.ranks();
+    let is_gather = operation == Operation::Gather;
+    let collective = if is_gather { Collective::Gather { root: 0 } } else { Collective::Scatter { root: 0 } };
+    let outline = Plan {
+        aliasing: vec![Aliasing::OutOfPlace],
+        channels: vec![Channel { protocol: Protocol::Simple, depth: DEPTH }],
+        ..Plan::outline("messages of the root", collective, ranks, 1)
+    };
+    let local = |chunk: u32| Input::Local(Place::input(chunk));
+    let kept = |chunk: u32| Output::Local(Place::output(chunk));
+    Recipe::new(outline, move |rank| {
+        let own = Step::copy(local(0)).to(kept(0));
+        let lanes: Vec<_> = match (rank, is_gather) {
+            (0, true) => {
+                let from = |other: u32| Step::copy(Input::received(other)).to(kept(other));
+                std::iter::once(own).chain((1..ranks).map(from)).collect()
+            }
+            (0, false) => {
+                let to = |other: u32| Step::copy(local(other)).to(Output::sent(other));
+                std::iter::once(own).chain((1..ranks).map(to)).collect()
+            }
+            (_, true) => vec![Step::copy(local(0)).to(Output::sent(0))],
+            (_, false) => vec![Step::copy(Input::received(0)).to(kept(0))],
+        };
+        let lane = |step: Step| Lane { channel: 0, nodes: vec![step.into()] };
+        Program { lanes: lanes.into_iter().map(lane).collect() }
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,6 +88,9 @@ mod tests {
         for ranks in [2, 3, 8] {
             verify(all_to_all(&Layout::flat(ranks, 1)).unwrap().plan()).unwrap();
             verify(around(&Layout::flat(ranks, 1)).plan()).unwrap();
+            for operation in [Operation::Gather, Operation::Scatter] {
+                verify(at_root(&Layout::flat(ranks, 1), operation).plan()).unwrap();
+            }
         }
     }
 }

@@ -4,12 +4,13 @@
 use weftlink_fabric::Paths;
 use weftlink_plan::cost::Placement;
 use weftlink_plan::plan::Protocol;
-use weftlink_plan::{Collective, Layout, Plan, Recipe, verify};
+use weftlink_plan::{Collective, Layout, Plan, Recipe, Verified, verify};
 
 use super::costs::{LibraryCosts, Ports};
+use super::weft::traced;
 use super::{ExecuteError, Execution, Runner, picoseconds, simulated};
 use crate::constants::Name;
-use crate::engine::{self, Load};
+use crate::engine::{Load, Spans};
 use crate::estimate::{Estimate, View, estimate, slot_line};
 use crate::host::{self, Hosts};
 use crate::library::Prediction;
@@ -21,7 +22,7 @@ const TILES_MAX: f64 = 64.0;
 
 impl Runner<'_> {
     /// Uses an MSCCL program in place of a library's choice, after verifying it.
-    pub fn with_program(mut self, text: &str) -> Result<Self, ExecuteError> {
+    pub fn with_program(self, text: &str) -> Result<Self, ExecuteError> {
         let wrong = |why: String| ExecuteError::Program(why);
         let plan = Plan::from_msccl(text).map_err(|error| wrong(error.to_string()))?;
         let verified = verify(plan).map_err(|refusal| wrong(refusal.to_string()))?;
@@ -31,8 +32,12 @@ impl Runner<'_> {
                 "written for {program} GPUs; the fabric has {there}: name a fabric with {program}"
             )));
         }
-        self.program = Some((*verified).clone());
-        Ok(self)
+        Ok(Self { program: Some(verified), ..self })
+    }
+
+    /// Runs a plan in place of a library's choice: with MSCCL the way its interpreter runs programs, otherwise as Weft does.
+    pub fn with_plan(self, plan: Verified) -> Self {
+        Self { program: Some(plan), ..self }
     }
 
     /// Executes a call of a library that does not choose by NCCL's costs; `None` for the others.
@@ -42,6 +47,7 @@ impl Runner<'_> {
         paths: &Paths<'_>,
         operation: Operation,
         bytes: u64,
+        spans: Option<&mut Spans>,
     ) -> Result<Option<Execution>, ExecuteError> {
         // Copy engines execute copies, whatever the library.
         if operation.is_copy() {
@@ -49,8 +55,8 @@ impl Runner<'_> {
         }
         match self.setup.library {
             Library::Nccl | Library::Rccl | Library::OneCcl => Ok(None),
-            Library::Msccl => self.by_program(ground.layout(), paths, operation, bytes).map(Some),
-            Library::Weft => self.by_plan(ground, paths, operation, bytes).map(Some),
+            Library::Msccl => self.by_program(ground.layout(), paths, (operation, bytes), spans).map(Some),
+            Library::Weft => self.by_plan(ground, paths, (operation, bytes), spans).map(Some),
             Library::Gloo | Library::OpenMpi => self.by_host(operation, bytes).map(Some),
         }
     }
@@ -60,8 +66,8 @@ impl Runner<'_> {
         &self,
         ground: &Layout,
         paths: &Paths<'_>,
-        operation: Operation,
-        bytes: u64,
+        (operation, bytes): (Operation, u64),
+        spans: Option<&mut Spans>,
     ) -> Result<Execution, ExecuteError> {
         let plan = self.program.as_ref().ok_or_else(|| {
             ExecuteError::Program("none given; name its file, as in msccl:ring.xml".to_owned())
@@ -72,8 +78,9 @@ impl Runner<'_> {
             return Err(ExecuteError::Program(format!("implements {does}, not {wanted}")));
         }
         let protocol = plan.channels.first().map_or(Protocol::Simple, |channel| channel.protocol);
-        let recipe = Recipe::new(plan.clone(), |rank| plan.programs[rank as usize].clone());
-        self.run(ground, paths, &recipe, ("program", LibraryAlgorithm::Ring, protocol), operation, bytes)
+        let recipe = recipe_of(plan);
+        let priced = ("program", LibraryAlgorithm::Ring, protocol);
+        self.run(ground, paths, &recipe, priced, (operation, bytes), spans)
     }
 
     /// Runs a plan with the link, lane and hop costs of one of NCCL's algorithms.
@@ -83,8 +90,8 @@ impl Runner<'_> {
         paths: &Paths<'_>,
         recipe: &Recipe<'_>,
         (name, priced_as, protocol): (&'static str, LibraryAlgorithm, Protocol),
-        operation: Operation,
-        bytes: u64,
+        (operation, bytes): (Operation, u64),
+        spans: Option<&mut Spans>,
     ) -> Result<Execution, ExecuteError> {
         // The launch costs the same for every call.
         let started = estimate(
@@ -114,7 +121,7 @@ impl Runner<'_> {
         let chunks = recipe.outline().chunks;
         let chunk = bytes as f64 / f64::from(chunks.input.max(chunks.output).max(1));
         let tiles = (chunk / TILE_BYTES).ceil().clamp(1.0, TILES_MAX) as u32;
-        let outcome = engine::run(&plan, paths, Load { bytes: bytes.max(1), tiles }, &costs)?;
+        let outcome = traced((&plan, None), paths, Load { bytes: bytes.max(1), tiles }, &costs, spans)?;
         let device_us = outcome.time.0 as f64 / 1e6;
         let time = picoseconds(launched.with_device(device_us));
         let wire_us = (device_us - launched.launch_us).max(0.0);
@@ -152,8 +159,37 @@ impl Runner<'_> {
         Ok(Execution { chosen, algorithm: call.algorithm.name(), time, outcome: None })
     }
 
+    /// The collective of an operation: that of the plan, if one is given.
     pub(super) fn collective(&self, operation: Operation) -> Result<Collective, ExecuteError> {
+        let given = self.program.as_ref().map(|plan| &plan.collective);
+        if let Some(collective) = given.filter(|collective| operation_of(collective) == operation) {
+            return Ok(collective.clone());
+        }
         host::collective(operation, self.setup.ranks())
             .ok_or_else(|| ExecuteError::unsupported(&self.setup, operation))
+    }
+}
+
+/// A whole plan as a recipe.
+pub(super) fn recipe_of(plan: &Plan) -> Recipe<'_> {
+    Recipe::new(plan.clone(), |rank| plan.programs[rank as usize].clone())
+}
+
+/// The operation that a collective is.
+pub(crate) fn operation_of(collective: &Collective) -> Operation {
+    match collective {
+        Collective::AllReduce => Operation::AllReduce,
+        Collective::Reduce { .. } => Operation::Reduce,
+        Collective::Broadcast { .. } => Operation::Broadcast,
+        Collective::AllGather => Operation::AllGather,
+        Collective::ReduceScatter => Operation::ReduceScatter,
+        Collective::AllToAll => Operation::AllToAll,
+        Collective::Gather { .. } => Operation::Gather,
+        Collective::Scatter { .. } => Operation::Scatter,
+        Collective::Scan => Operation::Scan,
+        Collective::ExclusiveScan => Operation::ExclusiveScan,
+        Collective::SendReceive { .. } => Operation::SendReceive,
+        Collective::Neighbours { .. } => Operation::Neighbours,
+        Collective::Barrier => Operation::Barrier,
     }
 }

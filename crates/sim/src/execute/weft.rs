@@ -3,14 +3,17 @@
 
 use weftlink_fabric::{LinkKind, PathType, Paths};
 use weftlink_plan::choose::Chooser;
-use weftlink_plan::cost::{Candidate, Carried, Picoseconds, Placement, Prediction as Cost};
+use weftlink_plan::cost::{
+    Candidate, Carried, Given, Limit, Picoseconds, Placement, Prediction as Cost, Terms,
+};
 use weftlink_plan::plan::{Protocol, Switch};
-use weftlink_plan::{Algorithm, Collective};
+use weftlink_plan::{Algorithm, Collective, Partial, Verified};
 
+use super::other_libraries::recipe_of;
 use super::{ExecuteError, Execution, Runner, SLOTS, simulated};
 use crate::engine::wires::Wire;
-use crate::engine::{self, CostModel, LinkLine, Load, Sent};
-use crate::estimate::Estimate;
+use crate::engine::{self, Conditions, CostModel, Job, LinkLine, Load, Sent, Spans, Volumes};
+use crate::estimate::{Estimate, FillTerm, HopTerm, Over, WireTerm, Working};
 use crate::library::Prediction;
 use crate::setup::{LibraryAlgorithm, Operation};
 
@@ -23,55 +26,164 @@ impl Runner<'_> {
         &self,
         ground: &Placement<'_>,
         paths: &Paths<'_>,
-        operation: Operation,
-        bytes: u64,
+        (operation, bytes): (Operation, u64),
+        spans: Option<&mut Spans>,
     ) -> Result<Execution, ExecuteError> {
+        if let Some(plan) = &self.program {
+            return self.by_given(plan, ground, paths, (operation, bytes), spans);
+        }
         let collective = self.collective(operation)?;
-        let chooser = Chooser::new(&collective, false, ground).without(&NEED_A_PLUGIN);
+        let chooser = Chooser::new(&collective, self.counts.is_some(), ground).without(&NEED_A_PLUGIN);
         let (candidate, cost) =
             chooser.cheapest(bytes).ok_or_else(|| ExecuteError::unsupported(&self.setup, operation))?;
-        let few = simulated(paths, ground.layout(), operation).unwrap_or(self.setup.ranks());
-        let outcome = run(paths, ground, &collective, (candidate, &cost), bytes, few)?;
-        let us = |time: Picoseconds| time.0 as f64 / 1e6;
-        let estimate = Estimate {
-            launch_us: us(cost.launch),
-            hops_us: us((cost.inside + cost.across + cost.messages).beyond(cost.hidden)),
-            wire_us: us(cost.transfer),
-            fill_us: us(cost.fill),
-            ..Estimate::default()
-        };
+        let few = self.simulated(paths, ground.layout(), operation).unwrap_or(self.setup.ranks());
+        let plan = partial(ground, &collective, candidate, few)?;
+        let volumes = self.volumes(&plan)?;
+        let (plan, priced) = ((&plan, volumes.as_ref()), (&candidate.terms, &cost));
+        let outcome = run_partial(paths, ground, &collective, priced, bytes, plan, spans)?;
         let chosen = Prediction {
             algorithm: nearest(candidate),
             protocol: candidate.protocol.unwrap_or(Protocol::Simple),
-            estimate,
+            estimate: estimate(&candidate.terms, &cost, ground, bytes),
         };
         let time = outcome.time.max(self.least(ground, operation, bytes));
         Ok(Execution { chosen, algorithm: candidate.algorithm.name(), time, outcome: Some(outcome) })
     }
+
+    /// Runs a given plan with Weft's costs.
+    fn by_given(
+        &self,
+        plan: &Verified,
+        ground: &Placement<'_>,
+        paths: &Paths<'_>,
+        (operation, bytes): (Operation, u64),
+        spans: Option<&mut Spans>,
+    ) -> Result<Execution, ExecuteError> {
+        let wanted = self.collective(operation)?;
+        let refuse = |why: String| ExecuteError::Plan { name: plan.name.clone(), why };
+        if plan.collective != wanted {
+            return Err(refuse(format!("computes {}, not {wanted}", plan.collective)));
+        }
+        let given = Given::new(plan, ground).map_err(|why| refuse(why.0))?;
+        let cost = given.predict(ground, bytes);
+        let few = simulated(paths, ground.layout(), operation).unwrap_or(self.setup.ranks());
+        let partial = recipe_of(plan).partial(few);
+        let priced = (&given.terms, &cost);
+        let outcome = run_partial(paths, ground, &plan.collective, priced, bytes, (&partial, None), spans)?;
+        let chosen = Prediction {
+            algorithm: LibraryAlgorithm::Ring,
+            protocol: given.terms.protocol.unwrap_or(Protocol::Simple),
+            estimate: estimate(&given.terms, &cost, ground, bytes),
+        };
+        let time = outcome.time.max(self.least(ground, operation, bytes));
+        Ok(Execution { chosen, algorithm: "plan", time, outcome: Some(outcome) })
+    }
 }
 
-/// Runs a candidate's plan on `few` of the ranks, which represent the others.
-pub(crate) fn run(
-    paths: &Paths<'_>,
+/// The closed form of a candidate or plan.
+fn estimate(terms: &Terms, cost: &Cost, ground: &Placement<'_>, bytes: u64) -> Estimate {
+    let us = |time: Picoseconds| time.0 as f64 / 1e6;
+    let hops = |what, count: u64, time: Picoseconds| HopTerm {
+        what,
+        count: count as f64,
+        each_us: us(time) / count.max(1) as f64,
+    };
+    let (moved, over) = match cost.limit {
+        Limit::Inside if terms.switch == Some(Switch::Nvswitch) => (cost.work.rank_bytes, Over::Switches),
+        Limit::Inside => (cost.work.rank_bytes, Over::Port),
+        Limit::Across => (cost.work.island_bytes, Over::Nics),
+        Limit::Serial => (cost.work.rank_bytes.max(cost.work.island_bytes), Over::Serial),
+        Limit::Cut => (bytes, Over::Cut),
+    };
+    let latency = cost.inside + cost.across;
+    // What is hidden may include the fill.
+    let is_hidden = cost.hidden > Picoseconds(0);
+    let hideable = if is_hidden { cost.fill } else { Picoseconds(0) };
+    let working = Working {
+        hops: [
+            hops("inside an island", cost.work.hops_inside, cost.inside),
+            hops("between islands", cost.work.hops_across, cost.across),
+            HopTerm::default(),
+        ],
+        messages_us: us(cost.messages),
+        wire: match cost.transfer {
+            Picoseconds(0) => WireTerm::default(),
+            time => WireTerm { bytes: moved as f64, gbytes_per_second: moved as f64 / us(time) / 1e3, over },
+        },
+        fill: match cost.tiles {
+            _ if cost.fill == Picoseconds(0) => FillTerm::Nothing,
+            1 if terms.path_per_hop.is_none() || terms.protocol.is_none() => FillTerm::Steps {
+                fraction: terms.fill as f64 / 1e6,
+                latency_us: us(latency),
+                wire_us: us(cost.transfer),
+                growth: ground.step_growth(bytes),
+            },
+            tiles => FillTerm::Tiles { tiles, time_us: us(cost.fill) },
+        },
+        hidden_us: us(cost.hidden),
+    };
+    Estimate {
+        working,
+        launch_us: us(cost.launch),
+        hops_us: us((latency + cost.messages + hideable).beyond(cost.hidden)),
+        wire_us: us(cost.transfer),
+        fill_us: us(if is_hidden { Picoseconds(0) } else { cost.fill }),
+        ..Estimate::default()
+    }
+}
+
+/// A candidate's plan, of which `few` ranks represent the others.
+fn partial(
     ground: &Placement<'_>,
     collective: &Collective,
-    (candidate, cost): (&Candidate, &Cost),
-    bytes: u64,
+    candidate: &Candidate,
     few: u32,
-) -> Result<engine::Outcome, ExecuteError> {
+) -> Result<Partial, ExecuteError> {
     let recipe = candidate.algorithm.recipe(collective, ground.layout())?.with_depth_of(SLOTS);
     let recipe = match candidate.protocol {
         Some(protocol) => recipe.with_protocol(protocol),
         None => recipe,
     };
+    Ok(recipe.partial(few))
+}
+
+/// Runs a plan with the costs of a candidate or of the plan itself.
+fn run_partial(
+    paths: &Paths<'_>,
+    ground: &Placement<'_>,
+    collective: &Collective,
+    (terms, cost): (&Terms, &Cost),
+    bytes: u64,
+    plan: (&Partial, Option<&Volumes>),
+    spans: Option<&mut Spans>,
+) -> Result<engine::Outcome, ExecuteError> {
     let costs = WeftCosts {
-        candidate,
+        candidate: terms,
         cost,
         carried: ground.carried(),
         one_way: collective.root().is_some(),
         growth: ground.step_growth(bytes),
     };
-    Ok(engine::run(&recipe.partial(few), paths, Load { bytes: bytes.max(1), tiles: cost.tiles }, &costs)?)
+    traced(plan, paths, Load { bytes: bytes.max(1), tiles: cost.tiles }, &costs, spans)
+}
+
+/// Runs a plan, and records its steps if there is somewhere to put them.
+pub(super) fn traced(
+    (plan, volumes): (&Partial, Option<&Volumes>),
+    paths: &Paths<'_>,
+    load: Load,
+    costs: &dyn CostModel,
+    spans: Option<&mut Spans>,
+) -> Result<engine::Outcome, ExecuteError> {
+    let job = Job { plan, gpus: None, load, volumes, costs, start: Picoseconds(0) };
+    if spans.is_none() {
+        return Ok(engine::run_job(job, paths, &Conditions::default())?);
+    }
+    let outcomes = engine::run_traced(&[job], paths, &Conditions::default(), spans)?;
+    outcomes
+        .into_iter()
+        .next()
+        .ok_or_else(|| ExecuteError::Impossible("the simulator ran no call".to_owned()))
 }
 
 /// The library algorithm that resembles a candidate's, for the parts of a result that name one.
@@ -87,7 +199,7 @@ fn nearest(candidate: &Candidate) -> LibraryAlgorithm {
 
 /// The costs of a candidate.
 struct WeftCosts<'a> {
-    candidate: &'a Candidate,
+    candidate: &'a Terms,
     cost: &'a Cost,
     carried: &'a Carried,
     one_way: bool,
@@ -190,7 +302,10 @@ mod tests {
                     let (best, _) = chooser.cheapest(bytes).unwrap();
                     for (candidate, cost) in chooser.costs(bytes) {
                         let few = simulated(&paths, ground.layout(), operation).unwrap();
-                        let ran = run(&paths, &ground, &collective, (candidate, &cost), bytes, few).unwrap();
+                        let plan = partial(&ground, &collective, candidate, few).unwrap();
+                        let (plan, priced) = ((&plan, None), (&candidate.terms, &cost));
+                        let ran =
+                            run_partial(&paths, &ground, &collective, priced, bytes, plan, None).unwrap();
                         let ratio = cost.time().0 as f64 / ran.time.0 as f64;
                         let is_off = (ratio - 1.0).abs() > allowed(bytes);
                         (all, off) = (all + 1, off + u32::from(is_off));

@@ -226,7 +226,7 @@ fn chunks_per_message(chosen: &Choice, recipe: &Recipe<'_>, ranks: u32) -> f64 {
     if !doubling || chunks.input.max(chunks.output) == 1 {
         return 1.0;
     }
-    f64::from(ranks - 1) / f64::from(ranks).log2().ceil()
+    f64::from(ranks - 1) / f64::from(ranks.next_power_of_two().ilog2())
 }
 
 /// The collective of an operation; `None` for copies.
@@ -241,6 +241,12 @@ pub(crate) fn collective(operation: Operation, ranks: u32) -> Option<Collective>
         Operation::SendReceive => {
             Collective::SendReceive { messages: (0..ranks).map(|rank| (rank, (rank + 1) % ranks)).collect() }
         }
+        Operation::Gather => Collective::Gather { root: 0 },
+        Operation::Scatter => Collective::Scatter { root: 0 },
+        Operation::Scan => Collective::Scan,
+        Operation::ExclusiveScan => Collective::ExclusiveScan,
+        Operation::Neighbours => Collective::Neighbours { torus: [1, 1, ranks] },
+        Operation::Barrier => Collective::Barrier,
         Operation::CopyOneWay | Operation::CopyBothWays => return None,
     })
 }

@@ -4,6 +4,7 @@ mod nccl;
 mod rccl;
 mod spec;
 
+use weftlink_plan::Kind;
 use weftlink_plan::plan::Protocol;
 
 pub use spec::{LibrarySpec, LibrarySpecError, known, parse_library, version_of};
@@ -70,6 +71,31 @@ pub fn predict_on(
 }
 
 impl Library {
+    /// What people run instead of an operation that it does not have; `None` if it has one. Gathers, scatters and all-to-alls are groups of
+    /// its messages.
+    pub fn lacks(self, kind: Kind) -> Option<&'static str> {
+        let is_for_gpus = matches!(self, Library::Nccl | Library::Rccl | Library::OneCcl | Library::Msccl);
+        match kind {
+            Kind::AllGatherV if is_for_gpus => Some("torch.distributed broadcasts each rank's block instead"),
+            Kind::ReduceScatterV if is_for_gpus => {
+                Some("torch.distributed reduces each rank's block instead")
+            }
+            Kind::AllGatherV | Kind::ReduceScatterV | Kind::AllToAllV
+                if matches!(self, Library::Gloo | Library::OpenMpi) =>
+            {
+                Some("the model has no blocks of different lengths")
+            }
+            Kind::Scan | Kind::ExclusiveScan if is_for_gpus => {
+                Some("an all-gather of the buffers and a local sum do the same")
+            }
+            Kind::Barrier if is_for_gpus => {
+                Some("torch.distributed runs an all-reduce of one element instead (all-reduce --size 4)")
+            }
+            Kind::Neighbours if is_for_gpus => Some("programs send messages instead (send-receive)"),
+            _ => None,
+        }
+    }
+
     /// The evidence behind its predictions, in words.
     pub fn evidence(self) -> &'static str {
         match self {

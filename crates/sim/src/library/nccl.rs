@@ -26,7 +26,7 @@ pub(super) fn allows(
     if protocol == Protocol::Ll128 && (!machine.ll128 || algorithm == A::Symmetric) {
         return false;
     }
-    if operation.is_copy() || matches!(operation, Operation::AllToAll | Operation::SendReceive) {
+    if operation.is_copy() || operation.is_messages() {
         // Messages below 16 KiB use LL; the closed form handles that itself.
         return algorithm == A::Direct && protocol == Protocol::Simple;
     }

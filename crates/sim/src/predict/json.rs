@@ -32,6 +32,7 @@ impl Case {
             "library": setup.library.name(),
             "library_version": version_of(setup).map(|version| version.to_string()),
             "evidence": setup.library.evidence(),
+            "plan": self.plan.as_ref().map(|plan| json!({ "name": plan.name, "hash": format!("{:016x}", plan.hash()) })),
             "assumed": self.assumptions(),
             "basis": "predicted",
         })
@@ -71,9 +72,15 @@ impl Row {
             });
             each.collect::<Vec<_>>()
         });
-        let error = self
-            .expected_error
-            .map(|(median, ninetieth)| json!({ "median": median, "ninetieth_percentile": ninetieth }));
+        let intervals = self.intervals.map(|of| {
+            json!({
+                "low50": of.half_us.0,
+                "high50": of.half_us.1,
+                "low90": of.most_us.0,
+                "high90": of.most_us.1,
+            })
+        });
+        let outside: Vec<String> = self.outside.iter().map(ToString::to_string).collect();
         json!({
             "bytes": self.bytes,
             "time_us": self.time_us(),
@@ -93,7 +100,8 @@ impl Row {
             },
             "undisturbed_us": self.undisturbed.as_ref().map(|(alone_us, _)| alone_us),
             "beside": beside,
-            "expected_error": error,
+            "intervals_us": intervals,
+            "outside_the_evidence": outside,
         })
     }
 }

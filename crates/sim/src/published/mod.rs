@@ -203,7 +203,10 @@ impl Record<'_> {
     }
 
     fn row(&self) -> Result<Row, ReadError> {
-        let operation = self.named("collective", Operation::from_name, &Operation::names())?;
+        let measured = Operation::ALL.iter().filter(|operation| operation.is_measured());
+        let names: Vec<&str> = measured.map(|operation| operation.name()).collect();
+        let known = |name: &str| Operation::from_name(name).filter(|operation| operation.is_measured());
+        let operation = self.named("collective", known, &names.join(", "))?;
         let size = self.text("size_bytes");
         let bytes = if size.is_empty() && operation.is_copy() {
             COPY_BYTES

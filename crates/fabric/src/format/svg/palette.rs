@@ -74,7 +74,7 @@ impl Tone {
 
 /// Stroke width, proportional to the logarithm of the bandwidth; a hairline for unknown rates.
 pub(super) fn stroke_width<S>(rate: Rate<S, OneWay>) -> f64 {
-    (0.6 * (1.0 + rate.gb()).log2()).clamp(0.8, 9.0)
+    (0.6 * libm::log2(1.0 + rate.gb())).clamp(0.8, 9.0)
 }
 
 /// The looks in painting order, GPUs last.

@@ -14,7 +14,7 @@ fn ring_of(ranks: u32) -> Partial {
 }
 
 fn job<'a>(plan: &'a Partial, gpus: Option<&'a [u32]>) -> Job<'a> {
-    Job { plan, gpus, load: Load { bytes: BYTES, tiles: 1 }, costs: &COSTS, start: START }
+    Job { plan, gpus, load: Load { bytes: BYTES, tiles: 1 }, volumes: None, costs: &COSTS, start: START }
 }
 
 fn times(outcomes: &[Outcome]) -> Vec<f64> {

@@ -66,7 +66,8 @@ impl Timeline<'_> {
         let is_copy = copies && !moves;
         let job = &self.jobs[number];
         let rate = job.job_wires.costs.copy() * throttle.map_or(1.0, |(_, fraction)| fraction);
-        Ok(if is_copy { (job.chunk_bytes / rate * 1e12) as Time } else { 0 })
+        let bytes = self.lanes[lane as usize].bytes;
+        Ok(if is_copy { (bytes / rate * 1e12) as Time } else { 0 })
     }
 
     /// The most throttled GPU of a rank's class, if any, and the fraction of its rate.
@@ -86,8 +87,9 @@ impl Timeline<'_> {
         protocol: Option<Protocol>,
         throttle: Option<(u32, f64)>,
     ) {
-        let job = &mut self.jobs[self.lanes[lane as usize].job as usize];
-        let bytes = job.job_wires.costs.on_the_wire(wire, protocol, job.chunk_bytes);
+        let state = &self.lanes[lane as usize];
+        let job = &mut self.jobs[state.job as usize];
+        let bytes = job.job_wires.costs.on_the_wire(wire, protocol, state.bytes);
         let mut cap = job.job_wires.costs.lane(wire, protocol);
         if bytes <= 0.0 {
             return;

@@ -27,7 +27,7 @@ const MISUSE: &[(&str, &str)] = &[
     ("weft plan barrier hgx-h100 --size 8", "--size"),
     ("weft plan", ""),
     ("weft sim al-reduce hgx-h100", "Did you mean `all-reduce`"),
-    ("weft sim scan hgx-h100", "does not predict scan"),
+    ("weft sim scan hgx-h100", "nccl has no scan"),
     ("weft topo 2x hgx-h100 + 8x ndr", "quote the cluster: weft topo \"2x hgx-h100 + 8x ndr\""),
     ("weft sim all-reduce 2x hgx-h100 + 8x ndr --size 1G", "\"2x hgx-h100 + 8x ndr\" --size 1G"),
     ("weft plan all-reduce hgx-h100 --size 64 MiB", "one word: 64MiB"),

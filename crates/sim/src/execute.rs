@@ -1,4 +1,4 @@
-//! Executes a library's choice: the [engine] runs it as a plan on the setup's fabric.
+//! Executes a library's choice: the [engine](crate::engine) runs it as a plan on the setup's fabric.
 //!
 //! The closed form makes the choice, as libraries' own tuners do, with the same costs for hops, links and lanes. The engine then finds by
 //! simulation what the closed form only sums up: which links the data of all ranks crosses, how they are shared and where ranks wait.

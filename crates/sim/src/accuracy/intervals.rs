@@ -6,7 +6,7 @@
 //! say on sites that had no part in their quantiles.
 //!
 //! Sites that publish tables are alike, however: on 50 other systems, earlier predictions were off by more, above all for small calls.
-//! Of these systems only the median error of each class and band is known ([`ELSEWHERE`]). By its definition half of them are within it,
+//! Of these systems only the median error of each class and band is known (`ELSEWHERE`). By its definition half of them are within it,
 //! so it is the inner interval. The outer one contains that of the left-out sites, and is at least twice the inner.
 
 use super::{BANDS, Class};

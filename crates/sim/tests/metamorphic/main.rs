@@ -277,7 +277,8 @@ fn disjoint_jobs_do_not_affect_each_other() {
     on_each(specs.into_iter().map(|spec| weftlink_fabric::resolve(spec).unwrap()), |fabric, failures| {
         let half = fabric.gpus().len() as u32 / 2;
         for kind in kinds() {
-            let case = Case::new(kind, fabric, &Options::default()).unwrap();
+            // What the library has no operation for is refused.
+            let Ok(case) = Case::new(kind, fabric, &Options::default()) else { continue };
             let runner = case.runner(&constants).unwrap();
             let tenant = |gpus: std::ops::Range<u32>| Tenant {
                 operation: case.operation,

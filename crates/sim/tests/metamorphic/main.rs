@@ -48,6 +48,11 @@ fn collective(kind: Kind, ranks: u32) -> Collective {
         Kind::Broadcast => Collective::Broadcast { root: 0 },
         Kind::Reduce => Collective::Reduce { root: 0 },
         Kind::AllToAll => Collective::AllToAll,
+        Kind::Gather => Collective::Gather { root: 0 },
+        Kind::Scatter => Collective::Scatter { root: 0 },
+        Kind::Scan => Collective::Scan,
+        Kind::ExclusiveScan => Collective::ExclusiveScan,
+        Kind::Barrier => Collective::Barrier,
         _ => {
             Collective::SendReceive { messages: (0..ranks).map(|rank| (rank, (rank + 1) % ranks)).collect() }
         }

@@ -159,7 +159,8 @@ class GroupOnGpu:
 class GpuEnd:
     """The end of a call on a stream."""
 
-    record: int | None
+    @property
+    def record(self) -> int | None: ...
     def query(self) -> bool: ...
     def wait(self, stream: int) -> None: ...
 

@@ -911,13 +911,16 @@ typedef struct weft_prediction {
   double algbw_gb_per_s;
   /** Bus bandwidth as nccl-tests defines it, in 1e9 bytes per second. */
   double busbw_gb_per_s;
-  /** Half of all machines like this take between these times, in microseconds; -1 where nobody published measurements. */
+  /**
+   * The time is expected between low50_us and high50_us on half of all machines like this. Microseconds; -1 if there are no
+   * published measurements of the library.
+   */
   double low50_us;
-  /** The upper bound. */
+  /** See low50_us. */
   double high50_us;
-  /** Nine of ten machines take between these times; -1 where nobody published measurements. */
+  /** The time is expected between low90_us and high90_us on nine of ten machines like this. -1 as for low50_us. */
   double low90_us;
-  /** The upper bound. */
+  /** See low90_us. */
   double high90_us;
   /** The GPUs of the fabric. */
   int ranks;

@@ -23,13 +23,14 @@ pub struct weft_prediction {
     pub algbw_gb_per_s: c_double,
     /// Bus bandwidth as nccl-tests defines it, in 1e9 bytes per second.
     pub busbw_gb_per_s: c_double,
-    /// Half of all machines like this take between these times, in microseconds; -1 where nobody published measurements.
+    /// The time is expected between low50_us and high50_us on half of all machines like this. Microseconds; -1 if there are no
+    /// published measurements of the library.
     pub low50_us: c_double,
-    /// The upper bound.
+    /// See low50_us.
     pub high50_us: c_double,
-    /// Nine of ten machines take between these times; -1 where nobody published measurements.
+    /// The time is expected between low90_us and high90_us on nine of ten machines like this. -1 as for low50_us.
     pub low90_us: c_double,
-    /// The upper bound.
+    /// See low90_us.
     pub high90_us: c_double,
     /// The GPUs of the fabric.
     pub ranks: c_int,

@@ -15,6 +15,7 @@ static void killed(Rank* me) {
     joined(me);
     int one = 1;
     CHECK(ncclAllReduce(&one, &one, 1, ncclInt32, ncclSum, me->comm, NULL));
+    together(me);
     if (me->rank == 1) raise(SIGKILL);
     MUST(error_of(me->comm) == ncclRemoteError);
     MUST(strstr(ncclGetLastError(me->comm), "rank 1") != NULL);
@@ -33,6 +34,7 @@ static void killed(Rank* me) {
 
 static void aborted(Rank* me) {
     joined(me);
+    together(me);
     int one = 1;
     if (me->rank == 0) {
         CHECK(ncclCommAbort(me->comm));

@@ -200,6 +200,7 @@ static void ended(Rank* me, int is_killed) {
     joined(me);
     ncclWindow_t window;
     window_of(me, BLOCK, &window);
+    together(me);
     if (me->rank == 1) {
         for (int r = 0; r < me->size; r++) CHECK(ncclSignal(r, 0, 0, 0, me->comm, NULL));
         if (is_killed) raise(SIGKILL);
@@ -211,7 +212,7 @@ static void ended(Rank* me, int is_killed) {
     FAILS(ncclSignal(1, 0, 0, 0, me->comm, NULL), ncclRemoteError, "rank 1");
     if (is_killed) {
         /* Those that are left go on. */
-        Rank rest = {me->rank == 0 ? 0 : me->rank - 1, me->size - 1, me->id, NULL};
+        Rank rest = {me->rank == 0 ? 0 : me->rank - 1, me->size - 1, me->id, NULL, me->all};
         int dead = 1;
         CHECK(ncclCommShrink(me->comm, &dead, 1, &rest.comm, NULL, 1));
         to_neighbours(&rest);
@@ -264,7 +265,7 @@ static void shrunk(Rank* me) {
     window_of(me, BLOCK, &window);
     int last = me->size - 1;
     if (me->rank != last) {
-        Rank rest = {me->rank, me->size - 1, me->id, NULL};
+        Rank rest = {me->rank, me->size - 1, me->id, NULL, me->all};
         CHECK(ncclCommShrink(me->comm, &last, 1, &rest.comm, NULL, 0));
         to_neighbours(&rest);
         CHECK(ncclCommDestroy(rest.comm));

@@ -49,10 +49,16 @@ static inline void* zeroed(size_t bytes) {
     return (void*)address;
 }
 
-typedef struct { int rank, size; ncclUniqueId id; ncclComm_t comm; } Rank;
+typedef struct { int rank, size; ncclUniqueId id; ncclComm_t comm; pthread_barrier_t* all; } Rank;
 typedef void (*Work)(Rank*);
 
 static inline void joined(Rank* rank) { CHECK(ncclCommInitRank(&rank->comm, rank->size, rank->id, rank->rank)); }
+
+/* Returns when all ranks are here. Collectives do not show it: a rank may return from one before the others have. */
+static inline void together(Rank* rank) {
+    const int result = pthread_barrier_wait(rank->all);
+    MUST(result == 0 || result == PTHREAD_BARRIER_SERIAL_THREAD);
+}
 
 typedef struct { Rank rank; Work work; } Started;
 
@@ -67,8 +73,10 @@ static inline void threads(int size, Work work) {
     CHECK(ncclGetUniqueId(&id));
     Started all[64];
     pthread_t thread[64];
+    pthread_barrier_t barrier;
+    MUST(pthread_barrier_init(&barrier, NULL, size) == 0);
     for (int i = 0; i < size; i++) {
-        all[i] = (Started){{i, size, id, NULL}, work};
+        all[i] = (Started){{i, size, id, NULL, &barrier}, work};
         MUST(pthread_create(&thread[i], NULL, on_thread, &all[i]) == 0);
     }
     for (int i = 0; i < size; i++) pthread_join(thread[i], NULL);
@@ -76,7 +84,12 @@ static inline void threads(int size, Work work) {
 
 /* Runs work in processes. This one, which makes the identifier, is no rank. */
 static inline void processes(int size, Work work) {
-    ncclUniqueId* id = mmap(NULL, sizeof *id, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct { ncclUniqueId id; pthread_barrier_t all; }* shared =
+        mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pthread_barrierattr_t of_processes;
+    MUST(shared != MAP_FAILED && pthread_barrierattr_init(&of_processes) == 0);
+    MUST(pthread_barrierattr_setpshared(&of_processes, PTHREAD_PROCESS_SHARED) == 0);
+    MUST(pthread_barrier_init(&shared->all, &of_processes, size) == 0);
     int go[2];
     MUST(pipe(go) == 0);
     pid_t pids[64];
@@ -86,12 +99,12 @@ static inline void processes(int size, Work work) {
             char byte;
             close(go[1]);
             MUST(read(go[0], &byte, 1) == 0);
-            Rank rank = {i, size, *id, NULL};
+            Rank rank = {i, size, shared->id, NULL, &shared->all};
             work(&rank);
             exit(0);
         }
     }
-    CHECK(ncclGetUniqueId(id));
+    CHECK(ncclGetUniqueId(&shared->id));
     close(go[1]);
     int failed = 0;
     for (int i = 0; i < size; i++) {
@@ -104,7 +117,7 @@ static inline void processes(int size, Work work) {
 
 /* Runs work as one rank of several. Rank 0 makes the identifier and writes it to a file. */
 static inline void one_rank(int size, int rank, const char* file, Work work) {
-    Rank me = {rank, size, {{0}}, NULL};
+    Rank me = {rank, size, {{0}}, NULL, NULL};
     char partial[4096];
     snprintf(partial, sizeof partial, "%s.partial", file);
     if (rank == 0) {

@@ -20,6 +20,11 @@ impl<'a> Recipe<'a> {
         Self { outline: Plan { programs: Vec::new(), ..outline }, program: Box::new(program) }
     }
 
+    /// The recipe of a plan that already has all its programs.
+    pub fn of(plan: &'a Plan) -> Self {
+        Self::new(plan.clone(), |rank| plan.programs[rank as usize].clone())
+    }
+
     /// The plan without programs.
     pub fn outline(&self) -> &Plan {
         &self.outline

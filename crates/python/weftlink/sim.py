@@ -32,9 +32,9 @@ class Prediction:
         busbw_gb_per_s: the bus bandwidth, as in nccl-tests.
         algorithm, protocol: the library's choice.
         limited_by: the bottleneck.
-        intervals_us: the times that half of all machines like this take (``low50``, ``high50``) and that nine of ten take (``low90``,
-            ``high90``), or None where nobody published measurements of the library.
-        outside_the_evidence: why the intervals are wider than usual; empty inside the evidence.
+        intervals_us: the bounds of two intervals: half of all machines like this are expected between ``low50`` and ``high50``, nine of
+            ten between ``low90`` and ``high90``. None if there are no published measurements of the library.
+        outside_the_evidence: how the call differs from all that was measured; empty if it does not.
         evidence: the measurements that predictions of this library were compared with.
         details: the row of ``weft sim --json``.
     """

@@ -202,7 +202,7 @@ pub struct Row {
     pub algbw_gb_per_s: f64,
     /// Bus bandwidth, as in nccl-tests.
     pub busbw_gb_per_s: f64,
-    /// The intervals around the time. `None` if nobody published measurements of the library.
+    /// The intervals around the time. `None` if there are no published measurements of the library.
     pub intervals: Option<Intervals>,
     /// How the call leaves the evidence; its intervals are wider then.
     pub outside: Vec<Outside>,

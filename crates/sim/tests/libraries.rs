@@ -241,7 +241,7 @@ fn whole_plans_get_whole_links() {
     assert!((0.8..5.0).contains(&(us / nccl_us)), "{us} us, with NCCL {nccl_us} us");
 }
 
-/// Expected errors are for fabrics built from setups; on the catalog's fabrics, with their own switches, NICs and rails, the same calls take
+/// Intervals are for fabrics built from setups; on the catalog's fabrics, with their own switches, NICs and rails, the same calls take
 /// about as long. Absent are `p5` and `p6-b300`, whose switches have slower links to the CPU than to their GPUs and NICs, which columns do
 /// not say; and all-to-all where GPUs reach NICs across a host bridge, since routes do not spread them over the NICs.
 #[test]

@@ -79,5 +79,5 @@ pub(super) fn run(
     say!(out, "{} on {ranks} cores of one host, a rank each, {} memory", kind.name(), memory.name())?;
     say!(out, "library {}: {}\n", library.name(), library.evidence())?;
     write!(out, "{table}")?;
-    Ok(say!(out, "No interval: no published measurements of ranks on the cores of one host exist.")?)
+    Ok(say!(out, "No interval: there are no published measurements of ranks on the cores of one host.")?)
 }

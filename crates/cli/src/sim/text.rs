@@ -103,7 +103,7 @@ pub(super) fn foot(out: &mut impl Write, case: &Case, rows: &[Row]) -> io::Resul
     }
     let Some(intervals) = last.intervals else {
         let library = case.setup.library.name();
-        return say!(out, "No interval: no published measurements of {library} exist.");
+        return say!(out, "No interval: there are no published measurements of {library}.");
     };
     let class = Class::of(&case.setup);
     say!(
@@ -116,7 +116,7 @@ pub(super) fn foot(out: &mut impl Write, case: &Case, rows: &[Row]) -> io::Resul
         counted(sites_of(class), "site"),
     )?;
     for why in &last.outside {
-        say!(out, "Outside the evidence, so the interval is wider: {why}.")?;
+        say!(out, "Outside the evidence: {why}.")?;
     }
     Ok(())
 }

@@ -72,7 +72,7 @@ pub const COUNT: usize = TABLE.len();
 
 const _: () = assert!(COUNT <= 100, "a model with more constants fits anything and predicts nothing");
 
-/// A hash of the fitted constants: expected errors computed with another fingerprint are out of date.
+/// A hash of the fitted constants: intervals from predictions with another fingerprint are out of date.
 pub fn fingerprint() -> u64 {
     let fitted = TABLE.iter().filter(|constant| matches!(constant.origin, Origin::Fitted { .. }));
     let letters = fitted.flat_map(|constant| format!("{} {};", constant.name, constant.value).into_bytes());

@@ -44,7 +44,7 @@ impl Given {
                 return Err(Impossible(format!("it needs {what} that multicast and reduce: {why}")));
             }
         }
-        let recipe = Recipe::new((**plan).clone(), |rank| plan.programs[rank as usize].clone());
+        let recipe = Recipe::of(plan);
         let usage = Usage::of(&recipe);
         let gpu = |rank: u32| placement.fabric().gpus()[rank as usize];
         let mut loads = placement.loads_of_all(&plan.collective);

@@ -37,7 +37,7 @@ include!("table.rs");
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outside {
-    /// Few sites measured the library on machines of the class.
+    /// The published measurements of the library in this class come from few sites.
     FewSites {
         /// The library.
         library: Library,
@@ -46,7 +46,7 @@ pub enum Outside {
         /// Their number.
         sites: usize,
     },
-    /// Nobody measured the collective with the library on machines of the class.
+    /// There are no published measurements of the collective with this library in this class.
     Collective {
         /// The collective.
         operation: Operation,
@@ -55,23 +55,23 @@ pub enum Outside {
         /// The class.
         class: Class,
     },
-    /// Nobody measured GPUs of this generation in machines of the class.
+    /// The measured machines of the class have GPUs of other generations.
     Gpu {
         /// The GPU.
         gpu: &'static str,
         /// The class.
         class: Class,
     },
-    /// The measured machines were much smaller.
+    /// The machine has many more nodes than the largest measured one of its class.
     Nodes {
         /// The nodes of the machine.
         nodes: u32,
         /// The most that were measured.
         most: u32,
     },
-    /// Nobody measured calls whose blocks have different lengths.
+    /// There are no published measurements of calls with blocks of different lengths.
     Counts,
-    /// The library does not know the GPU.
+    /// The library is older than the GPU.
     OlderThanGpu {
         /// The GPU.
         gpu: &'static str,
@@ -84,35 +84,28 @@ impl fmt::Display for Outside {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::FewSites { library, class, sites: 0 } => {
-                write!(
-                    f,
-                    "nobody published measurements of {} on machines like this ({})",
-                    library.name(),
-                    class.name()
-                )
+                write!(f, "there are no published measurements of {} ({})", library.name(), class.name())
             }
             Self::FewSites { library, class, sites } => {
-                let sites = if *sites == 1 { "one site".to_owned() } else { format!("{sites} sites") };
-                write!(f, "only {sites} measured {} on machines like this ({})", library.name(), class.name())
+                let sites = if *sites == 1 { "one site" } else { &format!("{sites} sites") };
+                write!(f, "measurements of {} come from {sites} only ({})", library.name(), class.name())
             }
             Self::Collective { operation, library, class } => write!(
                 f,
-                "nobody published measurements of {} with {} on machines like this ({})",
+                "there are no published measurements of {} with {} ({})",
                 operation.name(),
                 library.name(),
                 class.name()
             ),
             Self::Gpu { gpu, class } => {
-                write!(
-                    f,
-                    "no measured machine of this kind ({}) has GPUs of the {gpu}'s generation",
-                    class.name()
-                )
+                write!(f, "the measured GPUs are of other generations than the {gpu} ({})", class.name())
             }
             Self::Nodes { nodes, most } => {
-                write!(f, "{nodes} nodes, while the largest measured machine of this kind has {most}")
+                write!(f, "the machine has {nodes} nodes, and the largest measured one has {most}")
             }
-            Self::Counts => f.write_str("nobody published measurements of blocks of different lengths"),
+            Self::Counts => {
+                f.write_str("there are no published measurements with blocks of different lengths")
+            }
             Self::OlderThanGpu { gpu, first } => {
                 write!(f, "the library is older than the {gpu}, which NCCL supports since {first}")
             }
@@ -161,7 +154,7 @@ pub fn sites_of(class: Class) -> usize {
     sites(MEASURED.iter().filter(|measured| measured.class == class))
 }
 
-/// Whether anybody published measurements of the library on GPUs; without any, a prediction has no interval.
+/// Whether there are published measurements of the library on GPUs; without them, a prediction has no interval.
 pub fn is_measured(library: Library) -> bool {
     MEASURED.iter().any(|measured| measured.library == library)
 }
@@ -177,7 +170,7 @@ fn first_version(generation: Generation) -> Version {
     Version { major: 2, minor }
 }
 
-/// The intervals around a predicted time, wider outside the evidence. `None` for a library that nobody measured.
+/// The intervals around a predicted time, wider outside the evidence. `None` for a library without published measurements.
 pub fn intervals(setup: &Setup, bytes: u64, time_us: f64, outside: &[Outside]) -> Option<Intervals> {
     is_measured(setup.library).then(|| {
         let spread = intervals::at(&SPREADS, Class::of(setup), bytes);

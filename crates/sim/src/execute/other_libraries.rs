@@ -78,7 +78,7 @@ impl Runner<'_> {
             return Err(ExecuteError::Program(format!("implements {does}, not {wanted}")));
         }
         let protocol = plan.channels.first().map_or(Protocol::Simple, |channel| channel.protocol);
-        let recipe = recipe_of(plan);
+        let recipe = Recipe::of(plan);
         let priced = ("program", LibraryAlgorithm::Ring, protocol);
         self.run(ground, paths, &recipe, priced, (operation, bytes), spans)
     }
@@ -168,11 +168,6 @@ impl Runner<'_> {
         host::collective(operation, self.setup.ranks())
             .ok_or_else(|| ExecuteError::unsupported(&self.setup, operation))
     }
-}
-
-/// A whole plan as a recipe.
-pub(super) fn recipe_of(plan: &Plan) -> Recipe<'_> {
-    Recipe::new(plan.clone(), |rank| plan.programs[rank as usize].clone())
 }
 
 /// The operation that a collective is.

@@ -7,9 +7,8 @@ use weftlink_plan::cost::{
     Candidate, Carried, Given, Limit, Picoseconds, Placement, Prediction as Cost, Terms,
 };
 use weftlink_plan::plan::{Protocol, Switch};
-use weftlink_plan::{Algorithm, Collective, Partial, Verified};
+use weftlink_plan::{Algorithm, Collective, Partial, Recipe, Verified};
 
-use super::other_libraries::recipe_of;
 use super::{ExecuteError, Execution, Runner, SLOTS, simulated};
 use crate::engine::wires::Wire;
 use crate::engine::{self, Conditions, CostModel, Job, LinkLine, Load, Sent, Spans, Volumes};
@@ -67,7 +66,7 @@ impl Runner<'_> {
         let given = Given::new(plan, ground).map_err(|why| refuse(why.0))?;
         let cost = given.predict(ground, bytes);
         let few = simulated(paths, ground.layout(), operation).unwrap_or(self.setup.ranks());
-        let partial = recipe_of(plan).partial(few);
+        let partial = Recipe::of(plan).partial(few);
         let priced = (&given.terms, &cost);
         let outcome = run_partial(paths, ground, &plan.collective, priced, bytes, (&partial, None), spans)?;
         let chosen = Prediction {

@@ -8,6 +8,7 @@
 
 mod advice;
 mod bench;
+mod calibration;
 mod knobs;
 mod limits;
 mod manual;

@@ -1,6 +1,7 @@
 //! Predictions.
 
 use pyo3::prelude::*;
+use weftlink::sim::calibrate::file::Calibration;
 use weftlink::sim::predict::{Options, PredictError};
 use weftlink::sim::setup::{algorithm_from_name, protocol_from_name};
 use weftlink::sim::{SurveyError, library};
@@ -10,7 +11,8 @@ use crate::plan::{Size, kind};
 
 /// The output of `weft sim COLLECTIVE FABRIC --json`.
 #[pyfunction]
-#[pyo3(signature = (collective, fabric, sizes, library=None, algorithm=None, protocol=None))]
+#[pyo3(signature = (collective, fabric, sizes, library=None, algorithm=None, protocol=None, calibration=None))]
+#[expect(clippy::too_many_arguments, reason = "they are those of the Python function")]
 pub(crate) fn predict(
     py: Python<'_>,
     collective: &str,
@@ -19,6 +21,7 @@ pub(crate) fn predict(
     library: Option<&str>,
     algorithm: Option<&str>,
     protocol: Option<&str>,
+    calibration: Option<String>,
 ) -> PyResult<String> {
     let kind = kind(py, collective)?;
     let sizes = sizes.iter().map(|size| size.bytes(py)).collect::<PyResult<Vec<u64>>>()?;
@@ -29,7 +32,12 @@ pub(crate) fn predict(
     let read = |file: String| {
         std::fs::read_to_string(&file).map_err(|error| misuse(py, format!("cannot read {file}: {error}")))
     };
+    let calibrated = |file: String| {
+        Calibration::read(&read(file.clone())?).map_err(|error| misuse(py, format!("{file}: {error}")))
+    };
+    let calibration = calibration.map(calibrated).transpose()?;
     let options = Options {
+        constants: calibration.map(|calibration| calibration.constants).unwrap_or_default(),
         program: program.map(read).transpose()?,
         library,
         algorithm: algorithm.map(algorithm_from_name).transpose().map_err(wrong)?.flatten(),

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import tempfile
 import unittest
 
@@ -87,6 +88,22 @@ class Predictions(unittest.TestCase):
         self.assertLess(row.intervals_us["low90"], row.time_us)
         self.assertGreater(row.intervals_us["high50"], row.time_us)
         self.assertEqual(row.outside_the_evidence, [])
+
+    def test_calibration(self):
+        (shipped,) = sim.predict("all_reduce", "hgx-h100", 8)
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, "mine.toml")
+            file.write_text("nonsense")
+            with self.assertRaisesRegex(UsageError, "weft sim calibrate"):
+                sim.predict("all_reduce", "hgx-h100", 8, calibration=file)
+            head = 'machine = "m"\nlibrary = "nccl"\ncalls = 1\nconstants = '
+            file.write_text(head + '"0x1"')
+            with self.assertRaisesRegex(UsageError, "run `weft sim calibrate` again") as stale:
+                sim.predict("all_reduce", "hgx-h100", 8, calibration=file)
+            constants = re.search("this Weft has (0x[0-9a-f]+)", str(stale.exception))[1]
+            file.write_text(head + f'"{constants}"\n[LaunchUs]\nvalue = 50.0\nbefore = 0.2\nnow = 0.1\n')
+            (calibrated,) = sim.predict("all_reduce", "hgx-h100", 8, calibration=file)
+        self.assertGreater(calibrated.time_us, shipped.time_us + 40)
 
     def test_wrong_arguments_are_errors(self):
         self.assertRaises(UsageError, lambda: sim.predict("all_reduce", "hgx-h100", [8], library="nickel"))

@@ -260,4 +260,5 @@ def predict(
     library: str | None = None,
     algorithm: str | None = None,
     protocol: str | None = None,
+    calibration: str | None = None,
 ) -> str: ...

@@ -11,6 +11,7 @@ True
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,12 +61,15 @@ def predict(
     library: str | None = None,
     algorithm: str | None = None,
     protocol: str | None = None,
+    calibration: str | os.PathLike[str] | None = None,
 ) -> list[Prediction]:
     """Predicts a call of each size with a library: ``"nccl:2.18"``, ``"rccl"``, ``"weft"``; by default the newest known NCCL or RCCL.
     ``algorithm`` and ``protocol`` restrict the library's choice, as ``NCCL_ALGO`` and ``NCCL_PROTO`` do.
+    ``calibration`` is a file that ``weft sim calibrate`` wrote.
     """
     sizes = [sizes] if isinstance(sizes, (int, str)) else list(sizes)
-    predicted = json.loads(_native.predict(collective, fabric, sizes, library, algorithm, protocol))
+    file = None if calibration is None else os.fspath(calibration)
+    predicted = json.loads(_native.predict(collective, fabric, sizes, library, algorithm, protocol, file))
     return [_prediction(predicted["evidence"], row) for row in predicted["rows"]]
 
 

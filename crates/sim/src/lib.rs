@@ -8,6 +8,7 @@
 
 pub mod accuracy;
 mod busy;
+pub mod calibrate;
 mod change;
 pub mod copy;
 pub mod engine;
@@ -16,6 +17,7 @@ pub mod execute;
 pub mod gpu;
 pub mod host;
 pub mod library;
+pub mod parallel;
 pub mod predict;
 pub mod published;
 mod quantile;

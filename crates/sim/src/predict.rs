@@ -26,6 +26,8 @@ use crate::what_if::WhatIf;
 /// The library and its settings, and changes to the machine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Options {
+    /// The constants of the cost model: the shipped ones, or those of a machine that was [calibrated](crate::calibrate).
+    pub constants: Constants,
     /// The library; the newest known NCCL, RCCL or oneCCL for the fabric's GPUs if none is given.
     pub library: Option<LibrarySpec>,
     /// Text of the program that MSCCL runs.
@@ -185,6 +187,7 @@ pub struct Case {
     pub fabric: Fabric,
     /// The setup of the fabric.
     pub setup: Setup,
+    constants: Constants,
     kind: Kind,
     counts: Option<Vec<u64>>,
     program: Option<String>,
@@ -251,8 +254,7 @@ pub fn predict(
 ) -> Result<Predicted, PredictError> {
     let case = Case::new(kind, fabric, options)?;
     sizes.iter().try_for_each(|bytes| case.check(*bytes))?;
-    let constants = Constants::shipped();
-    let runner = case.runner(&constants)?;
+    let runner = case.runner()?;
     let rows = sizes.iter().map(|bytes| case.row(&runner, *bytes)).collect::<Result<_, _>>()?;
     drop(runner);
     Ok(Predicted { case, rows })
@@ -309,7 +311,8 @@ impl Case {
         setup.what_if = options.what_if;
         setup.check().map_err(|why| PredictError::Setup { fabric: name.clone(), why: why.to_string() })?;
         let (program, plan) = (options.program.clone(), options.plan.clone());
-        Ok(Self { operation, name, fabric, setup, kind, counts, program, plan })
+        let constants = options.constants.clone();
+        Ok(Self { operation, name, fabric, setup, constants, kind, counts, program, plan })
     }
 
     /// The collective's name.
@@ -340,8 +343,8 @@ impl Case {
     }
 
     /// A runner for calls on the fabric.
-    pub fn runner<'s>(&'s self, constants: &'s Constants) -> Result<Runner<'s>, PredictError> {
-        let runner = Runner::on(constants, self.setup.clone(), self.fabric.clone());
+    pub fn runner(&self) -> Result<Runner<'_>, PredictError> {
+        let runner = Runner::on(&self.constants, self.setup.clone(), self.fabric.clone());
         let runner = match &self.counts {
             Some(counts) => runner.with_counts(counts.clone()),
             None => runner,

@@ -38,6 +38,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, anyhow};
 use weftlink_comm::bootstrap::Environment;
+use weftlink_sim::Constants;
 
 pub(crate) use args::Args;
 pub(crate) use spawn::{RANK_COMMAND, allowed_cores, rank_main};
@@ -103,7 +104,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         table::header(&mut out, &job, &crew)?;
     }
     let (outcome, machine, rows, matrices) = {
-        let mut gathered = Gathered::new(&job, args.average(), crew.count_hosts() == 1);
+        let mut gathered =
+            Gathered::new(&job, args.average(), crew.count_hosts() == 1, args.calibration.constants());
         let mut before = None;
         let outcome = collect(&job, &mut ranks, &mut gathered, |event| match event {
             Progressed::Probed(machine) if shows_table && job.pairs.is_none() => {
@@ -265,9 +267,9 @@ struct Gathered<'j> {
 }
 
 impl<'j> Gathered<'j> {
-    fn new(job: &'j Job, average: results::Average, is_one_host: bool) -> Self {
+    fn new(job: &'j Job, average: results::Average, is_one_host: bool, constants: Constants) -> Self {
         let matrices = job.pairs.map(|_| Matrices::new(job.ranks));
-        Self { merger: Merger::new(job, average, is_one_host), rows: Vec::new(), matrices }
+        Self { merger: Merger::new(job, average, is_one_host, constants), rows: Vec::new(), matrices }
     }
 }
 

@@ -11,6 +11,7 @@ use super::job::{Case, Job, Machine, Work};
 
 /// The predicted microseconds of a call, if there is a prediction.
 pub(super) fn predicted_us(
+    constants: &Constants,
     job: &Job,
     case: &Case,
     machine: &Machine,
@@ -19,12 +20,19 @@ pub(super) fn predicted_us(
     is_one_host: bool,
 ) -> Option<f64> {
     let simulated = || {
-        (is_one_host && job.spin && case.plan.is_none()).then(|| simulated_us(job, case, machine, bytes))?
+        (is_one_host && job.spin && case.plan.is_none())
+            .then(|| simulated_us(constants, job, case, machine, bytes))?
     };
     simulated().or_else(|| counted_us(machine, work?, bytes))
 }
 
-fn simulated_us(job: &Job, case: &Case, machine: &Machine, bytes: usize) -> Option<f64> {
+fn simulated_us(
+    constants: &Constants,
+    job: &Job,
+    case: &Case,
+    machine: &Machine,
+    bytes: usize,
+) -> Option<f64> {
     let operation = match case.collective {
         Collective::AllReduce => Operation::AllReduce,
         Collective::AllGather => Operation::AllGather,
@@ -41,7 +49,7 @@ fn simulated_us(job: &Job, case: &Case, machine: &Machine, bytes: usize) -> Opti
     };
     let ranks = job.ranks as u32;
     let hosts = Hosts { memory, ..Hosts::one(Library::Weft, ranks, ranks) };
-    let call = host::execute(&Constants::shipped(), &hosts, operation, bytes.max(1) as u64).ok()?;
+    let call = host::execute(constants, &hosts, operation, bytes.max(1) as u64).ok()?;
     Some(call.time.0 as f64 / 1e6)
 }
 

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use weftlink_plan::Collective;
+use weftlink_sim::Constants;
 
 use super::job::{Case, Job, Machine, RankRow, Recorded, Timing};
 use super::predict::predicted_us;
@@ -140,16 +141,18 @@ pub(super) struct Merger<'j> {
     job: &'j Job,
     average: Average,
     is_one_host: bool,
+    constants: Constants,
     waiting: Vec<VecDeque<RankRow>>,
     pub(super) machine: Machine,
 }
 
 impl<'j> Merger<'j> {
-    pub(super) fn new(job: &'j Job, average: Average, is_one_host: bool) -> Self {
+    pub(super) fn new(job: &'j Job, average: Average, is_one_host: bool, constants: Constants) -> Self {
         Self {
             job,
             average,
             is_one_host,
+            constants,
             waiting: vec![VecDeque::new(); job.ranks],
             machine: Machine::default(),
         }
@@ -172,8 +175,15 @@ impl<'j> Merger<'j> {
         };
         let out_of_place = merge(|row| row.out_of_place.as_ref());
         let in_place = merge(|row| row.in_place.as_ref());
-        let predicted_us =
-            predicted_us(self.job, case, &self.machine, work.as_ref(), bytes, self.is_one_host);
+        let predicted_us = predicted_us(
+            &self.constants,
+            self.job,
+            case,
+            &self.machine,
+            work.as_ref(),
+            bytes,
+            self.is_one_host,
+        );
         let steps = rows.into_iter().map(|row| row.steps).collect();
         Some(Row { steps, case: at, count, bytes, plan, predicted_us, out_of_place, in_place })
     }
@@ -212,7 +222,7 @@ mod tests {
     #[test]
     fn the_slowest_rank_counts() {
         let job = job("all-reduce -n 4 -b 1000 -e 1000");
-        let mut merger = Merger::new(&job, Average::Most, true);
+        let mut merger = Merger::new(&job, Average::Most, true, Constants::shipped());
         assert!(merger.add(3, rank_row(1e-5, 1)).is_none());
         assert!(merger.add(3, rank_row(9.0, 0)).is_none());
         assert!(merger.add(0, rank_row(2e-5, 0)).is_none());

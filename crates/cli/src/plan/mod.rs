@@ -18,6 +18,7 @@ pub(crate) use ask::Sizes;
 pub(crate) use file::{Form, read, read_with_form};
 
 use crate::Failure;
+use crate::calibration::CalibrationArgs;
 use crate::names::{at_least, between};
 use ask::{Messages, Torus};
 use emit::Emit;
@@ -114,6 +115,8 @@ struct Build {
     /// Print the steps of one rank
     #[arg(long, value_name = "RANK")]
     show: Option<u32>,
+    #[command(flatten)]
+    calibration: CalibrationArgs,
 }
 
 impl Build {
@@ -123,6 +126,7 @@ impl Build {
             torus: self.torus.map(|torus| torus.0),
             messages: self.messages.as_ref().map(|messages| messages.0.clone()),
             without: self.without.clone(),
+            constants: self.calibration.constants(),
         }
     }
 }

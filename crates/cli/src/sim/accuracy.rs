@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, anyhow};
 use serde_json::{Value, json};
@@ -21,7 +21,9 @@ use weftlink_sim::accuracy::{
 use weftlink_sim::constants::COUNT;
 use weftlink_sim::published::{self, Row, Use};
 
+use super::calibrate_on::{self, CalibrateOn, calibrated};
 use super::collective::create;
+use crate::calibration::CalibrationArgs;
 use crate::progress::Progress;
 use crate::screen::{self, say};
 use crate::table::Table;
@@ -33,10 +35,15 @@ use crate::{Failure, counted};
 Examples:
   weft sim accuracy measured.csv
   weft sim accuracy measured.csv --out predicted.csv --worst 40
+  weft sim accuracy measured.csv --calibrate-on all_reduce
+  weft sim accuracy measured.csv --calibrate-on fewest-nodes
 
 The first line names the columns, in any order: id, collective, size_bytes, time_us, gpu_id, intra, pcie_gen, gpus_per_node, \
 nodes, net, nics_per_node, nic_gbps, library, library_version; optional are system, algo, proto and use (score, robustness or \
 skip). id names the table of a row and system its machine; predictions use neither, nor any other column.
+
+With --calibrate-on, each system is predicted with constants calibrated on a part of its own tables, and errors are those of its other \
+tables: of other collectives, or with more nodes.
 
 The error of a row is |predicted / measured - 1|. A table (the rows with one id) counts once in each band of sizes, with the \
 median of its rows.")]
@@ -47,12 +54,17 @@ pub(super) struct Args {
     /// low90_us, high90_us
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Calibrate each system on its tables of this collective, or on those with the `fewest-nodes`, and predict its other tables
+    #[arg(long, value_name = "COLLECTIVE|fewest-nodes", value_parser = CalibrateOn::read, conflicts_with = "calibration")]
+    calibrate_on: Option<CalibrateOn>,
     /// Print the ROWS rows with the largest errors
     #[arg(long, value_name = "ROWS", default_value_t = 20)]
     worst: usize,
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    calibration: CalibrationArgs,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
@@ -69,20 +81,56 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         None => None,
     };
     let (all, uses): (Vec<Row>, Vec<Use>) = rows.into_iter().unzip();
-    let predicted = predict(&all, out)?;
-    let mut scored = Vec::new();
-    let mut times = Vec::new();
-    for ((row, purpose), time) in all.into_iter().zip(uses).zip(predicted) {
-        if purpose == Use::Score {
-            scored.push(row);
-            times.push(time);
+    let one = Arc::new(args.calibration.constants());
+    let mut constants = vec![one; all.len()];
+    let mut left_out = vec![true; all.len()];
+    let mut uncalibrated = None;
+    if let Some(on) = args.calibrate_on {
+        let shipped = constants;
+        (constants, left_out) = calibrated(&all, on, &shipped[0]);
+        if !left_out.contains(&true) {
+            return Err(Failure::misuse(anyhow!(
+                "{name} has no system with tables to calibrate on and others"
+            )));
         }
+        uncalibrated = Some(predict(&shipped, &all, None)?);
     }
+    let predicted = predict(&constants, &all, out)?;
+    let scored: Vec<usize> =
+        (0..all.len()).filter(|index| uses[*index] == Use::Score && left_out[*index]).collect();
+    let of_scored = |times: &[f64]| scored.iter().map(|index| times[*index]).collect::<Vec<_>>();
+    let times = of_scored(&predicted);
+    let uncalibrated = uncalibrated.map(|times| of_scored(&times));
+    let scored: Vec<Row> = scored.iter().map(|index| all[*index].clone()).collect();
     let tables = by_table(&scored, &times);
+    let before = uncalibrated.map(|times| by_table(&scored, &times));
     if args.json {
-        return Ok(crate::print_json(&document(&scored, &times, &tables))?);
+        let mut value = document(&scored, &times, &tables);
+        if let Some(before) = before {
+            value["uncalibrated"] = bands(&before, None);
+        }
+        return Ok(crate::print_json(&value)?);
+    }
+    if let Some(before) = &before {
+        calibrate_on::print(&mut screen::stdout(), before, &tables)?;
     }
     Ok(print(args.worst, &scored, &times, &tables)?)
+}
+
+/// Rows to predict together: of one setup, with the same constants.
+fn by_setup_and_constants(rows: &[Row], constants: &[Arc<Constants>]) -> Vec<Vec<usize>> {
+    let mut groups = Vec::new();
+    for group in by_setup(rows) {
+        let mut parts: Vec<Vec<usize>> = Vec::new();
+        for index in group {
+            match parts.iter_mut().find(|part| Arc::ptr_eq(&constants[part[0]], &constants[index])) {
+                Some(part) => part.push(index),
+                None => parts.push(vec![index]),
+            }
+        }
+        groups.extend(parts);
+    }
+    groups
 }
 
 /// The first line of the file of predictions.
@@ -126,12 +174,16 @@ impl Predicted<'_> {
     }
 }
 
-fn predict(rows: &[Row], out: Option<(File, &PathBuf)>) -> Result<Vec<f64>, Failure> {
+fn predict(
+    constants: &[Arc<Constants>],
+    rows: &[Row],
+    out: Option<(File, &PathBuf)>,
+) -> Result<Vec<f64>, Failure> {
     let path = out.as_ref().map(|(_, path)| path.display().to_string()).unwrap_or_default();
     let mut out = out.map(|(file, _)| BufWriter::new(file));
     let heading = out.as_mut().map_or(Ok(()), |out| writeln!(out, "{HEADING}"));
     heading.with_context(|| format!("cannot write {path}")).map_err(Failure::Finding)?;
-    let groups = by_setup(rows);
+    let groups = by_setup_and_constants(rows, constants);
     let predicted = Mutex::new(Predicted {
         rows,
         times: vec![None; rows.len()],
@@ -140,7 +192,6 @@ fn predict(rows: &[Row], out: Option<(File, &PathBuf)>) -> Result<Vec<f64>, Fail
         progress: Progress::new(),
         failure: None,
     });
-    let constants = Constants::shipped();
     let next = AtomicUsize::new(0);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
@@ -148,7 +199,7 @@ fn predict(rows: &[Row], out: Option<(File, &PathBuf)>) -> Result<Vec<f64>, Fail
             scope.spawn(|| {
                 while let Some(group) = groups.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let of_setup: Vec<Row> = group.iter().map(|index| rows[*index].clone()).collect();
-                    let times = predict_rows(&constants, &of_setup, &mut |_| {});
+                    let times = predict_rows(&constants[group[0]], &of_setup, &mut |_| {});
                     predicted.lock().unwrap_or_else(PoisonError::into_inner).add(group, times);
                 }
             });
@@ -266,21 +317,23 @@ fn worst_rows(rows: &[Row], times: &[f64]) -> Vec<usize> {
     order
 }
 
+/// The errors of tables in each band.
+fn bands(tables: &[TableError], class: Option<Class>) -> Value {
+    let each = (0..BANDS.len()).map(|band| {
+        let found = summary(tables, band, class);
+        json!({
+            "band": BANDS[band].0,
+            "tables": found.tables,
+            "median": found.median,
+            "ninetieth_percentile": found.ninetieth,
+        })
+    });
+    each.collect()
+}
+
 fn document(rows: &[Row], times: &[f64], tables: &[TableError]) -> Value {
-    let bands = |class| {
-        let each = (0..BANDS.len()).map(|band| {
-            let found = summary(tables, band, class);
-            json!({
-                "band": BANDS[band].0,
-                "tables": found.tables,
-                "median": found.median,
-                "ninetieth_percentile": found.ninetieth,
-            })
-        });
-        each.collect::<Vec<_>>()
-    };
     let classes: serde_json::Map<String, Value> =
-        Class::ALL.into_iter().map(|class| (class.name().to_owned(), json!(bands(Some(class))))).collect();
+        Class::ALL.into_iter().map(|class| (class.name().to_owned(), bands(tables, Some(class)))).collect();
     let systems: Vec<Value> = systems(tables)
         .into_iter()
         .map(|(system, errors)| {
@@ -303,7 +356,7 @@ fn document(rows: &[Row], times: &[f64], tables: &[TableError]) -> Value {
     let within = within.map(|(rows, [half, most])| json!({ "rows": rows, "in_50": half, "in_90": most }));
     json!({
         "constants": COUNT,
-        "all": bands(None),
+        "all": bands(tables, None),
         "classes": classes,
         "systems": systems,
         "rows": worst,

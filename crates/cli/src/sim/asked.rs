@@ -16,6 +16,7 @@ use weftlink_sim::setup::{
 use weftlink_sim::what_if::{CpuVendor, WhatIf};
 
 use crate::Failure;
+use crate::calibration::CalibrationArgs;
 use crate::names::between;
 use crate::plan::Form;
 
@@ -43,6 +44,8 @@ pub(super) struct LibraryArgs {
     gpu: Option<String>,
     #[command(flatten)]
     what_if: WhatIfArgs,
+    #[command(flatten)]
+    pub(super) calibration: CalibrationArgs,
 }
 
 impl LibraryArgs {
@@ -119,6 +122,7 @@ impl LibraryArgs {
             max_ctas,
         } = self.what_if;
         Ok(Options {
+            constants: self.calibration.constants(),
             program: file.map(read).transpose()?,
             plan: None,
             counts: None,

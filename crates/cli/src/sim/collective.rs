@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use anyhow::{Context, anyhow};
 use serde_json::json;
 use weftlink_fabric::bytes::Bytes;
-use weftlink_sim::Constants;
 use weftlink_sim::engine::{Conditions, Spans};
 use weftlink_sim::execute::Runner;
 use weftlink_sim::predict::{self, Case, PredictError, Row};
@@ -105,6 +104,7 @@ pub(super) fn run(args: &Calls) -> Result<(), Failure> {
             args.library.is_symmetric(),
             &sizes(args, predict::operation(kind)?, u64::MAX)?,
             args.library.library.as_deref(),
+            &args.library.calibration,
             args.json,
         );
     }
@@ -154,8 +154,7 @@ pub(super) fn run(args: &Calls) -> Result<(), Failure> {
         Some(path) => Some((create(path)?, path)),
         None => None,
     };
-    let constants = Constants::shipped();
-    let site = case.runner(&constants)?;
+    let site = case.runner()?;
     let used = match args.disturbed.gpus() {
         Some(gpus) => site.setup_of(gpus)?,
         None => setup.clone(),

@@ -5,7 +5,6 @@ use std::io::Write;
 use serde_json::json;
 use weftlink_fabric::bytes::Bytes;
 use weftlink_plan::Kind;
-use weftlink_sim::Constants;
 
 use super::asked::{self, LibraryArgs};
 use super::text;
@@ -38,14 +37,13 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let constants = Constants::shipped();
     let mut progress = Progress::new();
     let (mut values, mut rows) = (Vec::new(), Vec::new());
     for target in &args.fabric {
         progress.show(&format!("predicting {target}"));
         let case = asked::case(args.collective, Some(target), &args.library, None)?;
         case.check(args.size.0)?;
-        let row = case.row(&case.runner(&constants)?, args.size.0)?;
+        let row = case.row(&case.runner()?, args.size.0)?;
         let mut value = case.to_json();
         value["prediction"] = row.to_json(&case.fabric);
         values.push(value);

@@ -6,9 +6,9 @@ use anyhow::anyhow;
 use serde_json::json;
 use weftlink_fabric::bytes::Bytes;
 use weftlink_fabric::{Paths, PeerAccess};
-use weftlink_sim::Constants;
 
 use crate::Failure;
+use crate::calibration::CalibrationArgs;
 use crate::screen::{self, say};
 
 /// Predict a copy between two devices: GPUs, host memory (numa0), drives (nvme0)
@@ -43,6 +43,8 @@ pub(super) struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    calibration: CalibrationArgs,
 }
 
 pub(super) fn switch(text: &str) -> Result<bool, String> {
@@ -72,7 +74,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let ends = (find(&args.source)?, find(&args.target)?);
     let paths = Paths::of(&fabric);
-    let constants = Constants::shipped();
+    let constants = args.calibration.constants();
     let copied = weftlink_sim::copy::copy(&constants, &paths, ends, args.size.0).map_err(Failure::misuse)?;
     let (from, to) = copied.narrowest;
     let seconds = copied.time.0 as f64 / 1e12;

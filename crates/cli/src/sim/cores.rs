@@ -6,13 +6,13 @@ use anyhow::anyhow;
 use serde_json::json;
 use weftlink_plan::Kind;
 use weftlink_plan::choose::measured::Memory;
-use weftlink_sim::Constants;
 use weftlink_sim::host::{self, Hosts};
 use weftlink_sim::library;
 use weftlink_sim::predict::operation;
 use weftlink_sim::setup::Library;
 
 use super::text;
+use crate::calibration::CalibrationArgs;
 use crate::screen::{self, say};
 use crate::table::Table;
 use crate::{Failure, units};
@@ -23,6 +23,7 @@ pub(super) fn run(
     is_symmetric: bool,
     sizes: &[u64],
     library: Option<&str>,
+    calibration: &CalibrationArgs,
     as_json: bool,
 ) -> Result<(), Failure> {
     let operation = operation(kind)?;
@@ -38,7 +39,7 @@ pub(super) fn run(
     }
     let memory = if is_symmetric { Memory::Symmetric } else { Memory::Readable };
     let hosts = Hosts { memory, ..Hosts::one(library, ranks, ranks) };
-    let constants = Constants::shipped();
+    let constants = calibration.constants();
     let mut rows = Vec::new();
     let headings = ["size", "time us", "algbw GB/s", "busbw GB/s", "algorithm", "protocol"];
     let mut table = Table::new(headings).numbers(&["size"]);
@@ -77,7 +78,11 @@ pub(super) fn run(
     }
     let mut out = screen::stdout();
     say!(out, "{} on {ranks} cores of one host, a rank each, {} memory", kind.name(), memory.name())?;
-    say!(out, "library {}: {}\n", library.name(), library.evidence())?;
+    say!(out, "library {}: {}", library.name(), library.evidence())?;
+    if let Some(note) = calibration.note() {
+        say!(out, "{note}")?;
+    }
+    writeln!(out)?;
     write!(out, "{table}")?;
     Ok(say!(out, "No interval: there are no published measurements of ranks on the cores of one host.")?)
 }

@@ -2,6 +2,8 @@
 
 mod accuracy;
 mod asked;
+mod calibrate;
+mod calibrate_on;
 mod collective;
 mod compare;
 mod copy;
@@ -41,6 +43,8 @@ Examples:
   weft sim compare hgx-b200 8x-rtx5090 \"2x hgx-h100 + 8x eth100\" --size 1GB
   weft sim copy numa0 gpu0 --fabric hgx-h100 --size 80GB
   weft sim accuracy measured.csv --out predicted.csv
+  weft sim calibrate all_reduce.log --fabric hgx-h100 -o mine.toml
+  weft sim all-gather hgx-h100 --calibration mine.toml
 
 A SIZE is 8, 64KiB or 25MB; K, M and G alone are 2^10, 2^20 and 2^30. Sizes, algbw and busbw are counted as in nccl-tests.
 
@@ -60,6 +64,7 @@ enum Command {
     Compare(compare::Args),
     Copy(copy::Args),
     Accuracy(accuracy::Args),
+    Calibrate(calibrate::Args),
 }
 
 /// The first word of a prediction: a collective, or the fabric of a plan.
@@ -102,6 +107,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Some(Command::Compare(args)) => compare::run(args),
         Some(Command::Copy(args)) => copy::run(args),
         Some(Command::Accuracy(args)) => accuracy::run(args),
+        Some(Command::Calibrate(args)) => calibrate::run(args),
         None => collective::run(&args.collective),
     }
 }

@@ -6,6 +6,7 @@ use weftlink_fabric::Fabric;
 use super::{Breakpoints, Choice, Chooser, Range, RankedCandidate, Verdict};
 use crate::algorithms::{Algorithm, Impossible};
 use crate::cost::Placement;
+use crate::cost::constants::Constants;
 use crate::wiring::Bound;
 use crate::{Collective, Kind, Layout, Plan, Recipe};
 
@@ -13,8 +14,10 @@ use crate::{Collective, Kind, Layout, Plan, Recipe};
 pub const BYTES_DEFAULT: u64 = 64 << 20;
 
 /// Details of a collective, and algorithms to leave out.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Options {
+    /// The constants of the cost model: the shipped ones, or those of one machine.
+    pub constants: Constants,
     /// The root of a rooted collective; rank 0 if none is given.
     pub root: Option<u32>,
     /// Ranks of neighbours in each dimension; a ring if none is given.
@@ -282,7 +285,7 @@ impl<'f> Question<'f> {
         if fabric.gpus().is_empty() {
             return Err(ChooseError::NoGpu { fabric: fabric.name().to_owned() });
         }
-        let placement = Placement::of(fabric);
+        let placement = Placement::with(fabric, &options.constants);
         let collective = kind.collective(placement.layout().ranks(), options)?;
         Ok(Self { kind, collective, placement, without: options.without.clone() })
     }

@@ -119,6 +119,12 @@ impl Constants {
     }
 }
 
+impl Default for Constants {
+    fn default() -> Self {
+        Self::shipped()
+    }
+}
+
 impl Index<Name> for Constants {
     type Output = f64;
 

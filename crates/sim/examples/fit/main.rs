@@ -7,6 +7,8 @@
 //! cargo run -p weftlink-sim --example fit -- leave-one-out   fits without each site in turn and predicts that site;
 //!                                                            writes testdata/measurements/left_out.csv, from which `make bless`
 //!                                                            makes docs/accuracy.md and the intervals of predictions
+//! cargo run -p weftlink-sim --example fit -- calibrate       fits without each site in turn, calibrates on some of the tables of a system
+//!                                                            there, and predicts its other tables
 //! cargo run -p weftlink-sim --example fit -- frozen          errors of the shipped constants on the frozen sites, which no other
 //!                                                            command looks at; `frozen names` lists them
 //! cargo run -p weftlink-sim --example fit -- rows TABLE      prints every row of the tables with this prefix
@@ -17,19 +19,19 @@
 //! Predictions are executed plans. A fit needs a million of them, so it multiplies the closed form by the ratio of execution to closed form
 //! under the previous constants: close to one, and recomputed after each round.
 
-mod least;
 mod report;
+mod study;
 
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::process::ExitCode;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use weftlink_sim::accuracy::sites::{self, Sites};
 use weftlink_sim::accuracy::{self, BANDS, band};
+use weftlink_sim::calibrate::least;
 use weftlink_sim::estimate::Machine;
 use weftlink_sim::library::predict_on;
+use weftlink_sim::parallel::in_parallel;
 use weftlink_sim::published::{self, Row, Use};
 use weftlink_sim::{Constants, Setup};
 
@@ -40,6 +42,9 @@ const ROWS_MAX: usize = 20;
 
 /// Number of rounds of fitting and execution.
 const ROUNDS: usize = 2;
+
+/// Errors above this part of sigma count by their absolute value.
+const CLOSE: f64 = 0.25;
 
 /// Scale of errors by band: the difference of the same setup between sites, and the accuracy required.
 const SIGMA: [f64; 4] = [0.2, 0.2, 0.12, 0.05];
@@ -105,12 +110,16 @@ fn run() -> Result<(), Box<dyn Error>> {
             let forms = predict_all(&shipped, &rows);
             let ratios: Vec<f64> =
                 executed.iter().zip(forms).map(|(executed, form)| executed / form).collect();
-            let left_out = leave_one_out(&rows, &ratios);
+            let left_out = predict_left_out(&rows, &leave_one_out(&rows, &ratios));
             report::errors(&accuracy::by_table(&rows, &executed), 0);
             report::errors(&accuracy::by_table(&rows, &left_out), 100);
             if file == FILE {
                 report::write(&rows, &executed, &left_out)?;
             }
+        }
+        "calibrate" => {
+            let ratios = ratios(&shipped, &rows);
+            study::run(&rows, &leave_one_out(&rows, &ratios));
         }
         "rows" => {
             let start = arguments.get(1).map_or("", String::as_str);
@@ -119,7 +128,7 @@ fn run() -> Result<(), Box<dyn Error>> {
         }
         _ => {
             return Err(format!(
-                "unknown command {command:?}; use accuracy, form, fit, leave-one-out, frozen or rows"
+                "unknown command {command:?}; use accuracy, form, fit, leave-one-out, calibrate, frozen or rows"
             )
             .into());
         }
@@ -158,28 +167,6 @@ fn execute_all(constants: &Constants, rows: &[Row]) -> Vec<f64> {
     times
 }
 
-/// Calls `each` for every item, on as many threads as cores.
-fn in_parallel<T: Sync, R: Send>(all: &[T], each: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let next = AtomicUsize::new(0);
-    let done = Mutex::new(Vec::new());
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(one) = all.get(index) else { break };
-                    let result = each(one);
-                    done.lock().expect("no thread panics while it holds the lock").push((index, result));
-                }
-            });
-        }
-    });
-    let mut done = done.into_inner().expect("no thread panicked");
-    done.sort_by_key(|(index, _)| *index);
-    done.into_iter().map(|(_, result)| result).collect()
-}
-
 /// Ratio of execution to closed form of each row.
 fn ratios(constants: &Constants, rows: &[Row]) -> Vec<f64> {
     let forms = predict_all(constants, rows);
@@ -192,14 +179,15 @@ fn fit(rows: &[Row], ratios: &[f64], without: Option<&[usize]>) -> Constants {
     let ratios: Vec<f64> = chosen.iter().map(|index| ratios[*index]).collect();
     let chosen: Vec<Row> = chosen.into_iter().map(|index| rows[index].clone()).collect();
     let weights = weigh(&chosen);
-    least::fit(&weights, |constants| {
+    let fit = least::fit(&Constants::start(), &least::table(), (&weights, CLOSE), |constants| {
         predict_all(constants, &chosen)
             .into_iter()
             .zip(&ratios)
             .zip(&chosen)
             .map(|((form, ratio), row)| libm::log(form * ratio / row.measured_us) / SIGMA[band(row.bytes)])
             .collect()
-    })
+    });
+    fit.constants
 }
 
 /// The rows to fit on; `without` are the indices of rows to leave out, in order.
@@ -236,22 +224,27 @@ fn weigh(rows: &[Row]) -> Vec<f64> {
         .collect()
 }
 
-/// Time of each row by execution, with constants fitted without its site.
-fn leave_one_out(rows: &[Row], ratios: &[f64]) -> Vec<f64> {
+/// The rows of each site, and the constants fitted without them.
+fn leave_one_out(rows: &[Row], ratios: &[f64]) -> Vec<(Vec<usize>, Constants)> {
     let sites = Sites::of(rows);
     println!("{} sites, {} bands", sites.names().len(), BANDS.len());
-    let mut predicted = vec![f64::NAN; rows.len()];
     let of_sites: Vec<Vec<usize>> = (0..sites.names().len())
         .map(|site| (0..rows.len()).filter(|index| sites.of_row(*index) == site).collect())
         .collect();
-    let each = in_parallel(&of_sites, |of_site: &Vec<usize>| {
+    let constants = in_parallel(&of_sites, |of_site: &Vec<usize>| fit(rows, ratios, Some(of_site)));
+    of_sites.into_iter().zip(constants).collect()
+}
+
+/// Time of each row by execution with the constants of its site.
+fn predict_left_out(rows: &[Row], sites: &[(Vec<usize>, Constants)]) -> Vec<f64> {
+    let each = in_parallel(sites, |(of_site, constants)| {
         let left_out: Vec<Row> = of_site.iter().map(|index| rows[*index].clone()).collect();
-        let constants = fit(rows, ratios, Some(of_site));
-        accuracy::predict_rows(&constants, &left_out, &mut |_| {})
+        accuracy::predict_rows(constants, &left_out, &mut |_| {})
     });
-    for (of_site, times) in of_sites.into_iter().zip(each) {
-        for (index, time) in of_site.into_iter().zip(times) {
-            predicted[index] = time;
+    let mut predicted = vec![f64::NAN; rows.len()];
+    for ((of_site, _), times) in sites.iter().zip(each) {
+        for (index, time) in of_site.iter().zip(times) {
+            predicted[*index] = time;
         }
     }
     predicted

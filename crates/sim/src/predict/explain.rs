@@ -4,7 +4,6 @@ use serde_json::{Value, json};
 use weftlink_fabric::{Fabric, LinkKind};
 
 use super::{Case, Row};
-use crate::constants::Constants;
 use crate::estimate::{FillTerm, Machine, Over, WireTerm};
 use crate::setup::{Library, Operation};
 
@@ -88,7 +87,7 @@ impl Case {
 
     /// The bytes through the narrowest resource, and the part of its line rate that they get.
     fn wire(&self, wire: &WireTerm) -> Term {
-        let machine = Machine::new(&Constants::shipped(), &self.setup);
+        let machine = Machine::new(&self.constants, &self.setup);
         let over_pcie = machine.pcie || machine.bridge.is_some();
         let port = match over_pcie {
             true => (machine.slot_line, kind(&self.fabric, |kind| matches!(kind, LinkKind::Pcie { .. }))),

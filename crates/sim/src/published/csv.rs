@@ -3,7 +3,7 @@
 use super::ReadError;
 
 /// Maximum file size: ten times the published file.
-const BYTES_MAX: usize = 64 << 20;
+pub const BYTES_MAX: usize = 64 << 20;
 
 /// A record: the line it starts on, and its fields.
 pub(super) type Record = (usize, Vec<String>);

@@ -5,11 +5,15 @@
 
 mod csv;
 
+pub use csv::BYTES_MAX;
 use thiserror::Error;
 
 use crate::gpu::Gpu;
 use crate::setup::{Intra, Library, Network, Operation, RACK_GPUS, Setup, Version};
 use crate::what_if::WhatIf;
+
+/// A call without its machine: the operation, bytes and microseconds.
+pub type Call = (Operation, u64, f64);
 
 /// Assumed size of a copy whose row gives only a bandwidth: nvbandwidth's default.
 pub const COPY_BYTES: u64 = 512 << 20;
@@ -131,6 +135,30 @@ pub fn read(text: &str) -> Result<Vec<(Row, Use)>, ReadError> {
     Ok(rows)
 }
 
+/// The calls of a file that does not describe the machine: collective, bytes and microseconds. `None` for one that does.
+pub fn read_calls(text: &str) -> Result<Option<Vec<Call>>, ReadError> {
+    let mut records = csv::records(text)?.into_iter();
+    let (_, names) = records.next().ok_or(ReadError::Empty)?;
+    let columns = Columns { names: &names };
+    if columns.index("gpu_id").is_some() {
+        return Ok(None);
+    }
+    if let Some(column) =
+        ["collective", "size_bytes", "time_us"].into_iter().find(|name| columns.index(name).is_none())
+    {
+        return Err(ReadError::NoColumn { column });
+    }
+    let calls = records.map(|(line, fields)| {
+        if fields.len() != names.len() {
+            return Err(ReadError::Fields { line, found: fields.len(), expected: names.len() });
+        }
+        let record = Record { columns: &columns, line, fields: &fields };
+        let operation = record.operation()?;
+        Ok((operation, record.bytes()?, record.number("time_us")?))
+    });
+    calls.collect::<Result<_, _>>().map(Some)
+}
+
 const NEEDED: [&str; 14] = [
     "id",
     "collective",
@@ -202,18 +230,22 @@ impl Record<'_> {
         found.ok_or_else(|| self.wrong(column, "expected a number above 0"))
     }
 
-    fn row(&self) -> Result<Row, ReadError> {
+    fn operation(&self) -> Result<Operation, ReadError> {
         let measured = Operation::ALL.iter().filter(|operation| operation.is_measured());
         let names: Vec<&str> = measured.map(|operation| operation.name()).collect();
         let known = |name: &str| Operation::from_name(name).filter(|operation| operation.is_measured());
-        let operation = self.named("collective", known, &names.join(", "))?;
+        self.named("collective", known, &names.join(", "))
+    }
+
+    fn bytes(&self) -> Result<u64, ReadError> {
+        let found = self.text("size_bytes").parse().ok().filter(|bytes| (1..=1 << 50).contains(bytes));
+        found.ok_or_else(|| self.wrong("size_bytes", "expected an integer from 1 to 2^50"))
+    }
+
+    fn row(&self) -> Result<Row, ReadError> {
+        let operation = self.operation()?;
         let size = self.text("size_bytes");
-        let bytes = if size.is_empty() && operation.is_copy() {
-            COPY_BYTES
-        } else {
-            let found = size.parse().ok().filter(|bytes| (1..=1 << 50).contains(bytes));
-            found.ok_or_else(|| self.wrong("size_bytes", "expected an integer from 1 to 2^50"))?
-        };
+        let bytes = if size.is_empty() && operation.is_copy() { COPY_BYTES } else { self.bytes()? };
         let measured_us = if self.text("time_us").is_empty() && operation.is_copy() {
             bytes as f64 / self.number("busbw_GBps")? / 1e3
         } else {

@@ -13,7 +13,6 @@ use weftlink_fabric::catalog::links;
 use weftlink_fabric::{Device, DeviceId, DeviceKind, Fabric, FabricBuilder, HostId, Link, LinkSpec};
 use weftlink_plan::cost::{Picoseconds, Placement};
 use weftlink_plan::{Collective, Kind};
-use weftlink_sim::Constants;
 use weftlink_sim::engine::{Conditions, Disturbance};
 use weftlink_sim::execute::Tenant;
 use weftlink_sim::library::parse_library;
@@ -142,12 +141,11 @@ fn some_links(fabric: &Fabric, most: usize, random: &mut Random) -> Vec<(DeviceI
 
 #[test]
 fn slowing_a_link_of_a_fixed_plan_never_gains() {
-    let constants = Constants::shipped();
     on_each(small_subjects(), |fabric, failures| {
         let mut random = Random(fabric.links().len() as u64 | 1);
         for kind in kinds() {
             let Ok(case) = Case::new(kind, fabric, &Options::default()) else { continue };
-            let runner = case.runner(&constants).unwrap();
+            let runner = case.runner().unwrap();
             let run = |conditions: &Conditions| {
                 let done = runner.execute_with_conditions(case.operation, 1 << 28, conditions, None);
                 done.unwrap_or_else(|error| panic!("{}: {kind}: {error}", fabric.name())).time.0 as f64
@@ -282,14 +280,13 @@ fn halving_every_rate_doubles_the_time_of_large_calls() {
 
 #[test]
 fn disjoint_jobs_do_not_affect_each_other() {
-    let constants = Constants::shipped();
     let specs = ["hgx-h100", "dgx-2", "4x hgx-h100 + 8x ndr", "4x hgx-a100 + 4x hdr", "gb200-nvl72"];
     on_each(specs.into_iter().map(|spec| weftlink_fabric::resolve(spec).unwrap()), |fabric, failures| {
         let half = fabric.gpus().len() as u32 / 2;
         for kind in kinds() {
             // What the library has no operation for is refused.
             let Ok(case) = Case::new(kind, fabric, &Options::default()) else { continue };
-            let runner = case.runner(&constants).unwrap();
+            let runner = case.runner().unwrap();
             let tenant = |gpus: std::ops::Range<u32>| Tenant {
                 operation: case.operation,
                 bytes: 1 << 24,

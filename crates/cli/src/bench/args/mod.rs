@@ -21,6 +21,7 @@ use super::names::{Choice, Op, Type, What};
 use super::rank::{ITERATIONS_MAX, ITERATIONS_MIN};
 use super::results::Average;
 use crate::Failure;
+use crate::calibration::CalibrationArgs;
 use crate::names::{Named, at_least, between, collective_of};
 use crate::plan::Sizes;
 #[cfg(test)]
@@ -180,6 +181,8 @@ pub(crate) struct Args {
     pub(super) trace: Option<PathBuf>,
     #[command(flatten)]
     elsewhere: Elsewhere,
+    #[command(flatten)]
+    pub(super) calibration: CalibrationArgs,
 }
 
 const RANKS_MAX: u32 = 1024;

@@ -1,59 +1,112 @@
 //! Robust least squares: Levenberg-Marquardt steps on the logarithms of the constants, with rows weighted so that the sum approximates
 //! that of absolute errors, and a prior around each constant's start.
 
-use weftlink_sim::Constants;
-use weftlink_sim::constants::{Origin, TABLE};
+use crate::constants::{Constants, Name, Origin, TABLE};
 
 const ITERATIONS_MAX: usize = 40;
 /// Step of the logarithm for numerical derivatives.
 const STEP: f64 = 0.01;
-/// Errors below this, in units of sigma, count squared.
-const CLOSE: f64 = 0.25;
 /// Maximum distance of a constant from its start, in spreads.
 const SPREADS_MAX: f64 = 3.0;
+/// How much constants of cores differ between hosts, as a fraction.
+const HOSTS_SPREAD: f64 = 0.3;
 
-/// The constants with the smallest loss. `weights[i]` belongs to the i-th residual.
-pub(crate) fn fit(weights: &[f64], residuals: impl Fn(&Constants) -> Vec<f64>) -> Constants {
-    let free: Vec<(usize, f64, f64)> = TABLE
-        .iter()
-        .enumerate()
-        .filter_map(|(index, constant)| match constant.origin {
-            Origin::Fitted { start, spread } => Some((index, start, spread)),
-            Origin::Nccl | Origin::Set => None,
-        })
-        .collect();
+/// A constant that a fit may move.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Free {
+    /// Its position in [`TABLE`].
+    pub index: usize,
+    /// Where the fit starts.
+    pub start: f64,
+    /// How far it may be expected from there, as a fraction.
+    pub spread: f64,
+}
+
+/// The result of a fit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fit {
+    /// The constants with the smallest loss.
+    pub constants: Constants,
+    /// For each free constant, the part of its spread that the data leaves undetermined: 1 if the data says nothing.
+    pub undetermined: Vec<f64>,
+}
+
+/// All fitted constants of the table, around physical values.
+pub fn table() -> Vec<Free> {
+    let each = TABLE.iter().enumerate().filter_map(|(index, constant)| match constant.origin {
+        Origin::Fitted { start, spread } => Some(Free { index, start, spread }),
+        Origin::Nccl | Origin::Set => None,
+    });
+    each.collect()
+}
+
+/// Constants that the shipped fit does not move, because published measurements say nothing about them: those of cores and host memory.
+pub fn hosts() -> Vec<Free> {
+    use Name::{
+        ColdPart, CoreGBps, HostMemoryGBps, LineUs, MpiGBps, MpiMessageUs, SlotUs, TcpCoreGBps, TcpHopUs,
+        TcpMessageUs,
+    };
+    let names = [
+        HostMemoryGBps,
+        LineUs,
+        SlotUs,
+        CoreGBps,
+        ColdPart,
+        MpiMessageUs,
+        MpiGBps,
+        TcpHopUs,
+        TcpMessageUs,
+        TcpCoreGBps,
+    ];
+    names
+        .map(|name| Free { index: name as usize, start: TABLE[name as usize].value, spread: HOSTS_SPREAD })
+        .to_vec()
+}
+
+/// The constants with the smallest loss; all but the free ones stay at their values in `base`. `weights[i]` belongs to the i-th residual.
+///
+/// Errors above `close`, in units of sigma, count by their absolute value, and smaller ones squared.
+pub fn fit(
+    base: &Constants,
+    free: &[Free],
+    (weights, close): (&[f64], f64),
+    residuals: impl Fn(&Constants) -> Vec<f64>,
+) -> Fit {
     let at = |moves: &[f64]| {
-        let mut constants = Constants::start();
-        for (&(index, start, spread), by) in free.iter().zip(moves) {
-            *constants.at_mut(index) = start * libm::exp(by * spread);
+        let mut constants = base.clone();
+        for (Free { index, start, spread }, by) in free.iter().zip(moves) {
+            *constants.at_mut(*index) = start * libm::exp(by * spread);
         }
         constants
     };
     let loss = |residuals: &[f64], moves: &[f64]| {
         let rows: f64 =
-            residuals.iter().zip(weights).map(|(residual, weight)| weight * robust(*residual)).sum();
+            residuals.iter().zip(weights).map(|(residual, weight)| weight * robust(*residual, close)).sum();
         rows + 0.5 * moves.iter().map(|by| by * by).sum::<f64>()
     };
     let mut moves = vec![0.0; free.len()];
     let mut current = residuals(&at(&moves));
     let mut least = loss(&current, &moves);
     let mut damping = 1e-2;
-    for _ in 0..ITERATIONS_MAX {
+    let linear = |moves: &[f64], current: &[f64]| {
         let columns: Vec<Vec<f64>> = (0..free.len())
             .map(|index| {
-                let step = STEP / free[index].2;
-                let mut moved = moves.clone();
+                let step = STEP / free[index].spread;
+                let mut moved = moves.to_vec();
                 moved[index] += step;
                 residuals(&at(&moved))
                     .iter()
-                    .zip(&current)
+                    .zip(current)
                     .map(|(after, before)| (after - before) / step)
                     .collect()
             })
             .collect();
         let pulls: Vec<f64> =
-            current.iter().zip(weights).map(|(residual, weight)| weight * pull(*residual)).collect();
-        let (matrix, gradient) = normal(&columns, &current, &pulls, &moves);
+            current.iter().zip(weights).map(|(residual, weight)| weight * pull(*residual, close)).collect();
+        normal(&columns, current, &pulls, moves)
+    };
+    for _ in 0..ITERATIONS_MAX {
+        let (matrix, gradient) = linear(&moves, &current);
         let mut better = false;
         for _ in 0..8 {
             let mut damped = matrix.clone();
@@ -101,17 +154,24 @@ pub(crate) fn fit(weights: &[f64], residuals: impl Fn(&Constants) -> Vec<f64>) -
             }
         }
     }
-    at(&moves)
+    current = residuals(&at(&moves));
+    let (matrix, _) = linear(&moves, &current);
+    let variance = |index: usize| {
+        let unit: Vec<f64> = (0..free.len()).map(|at| f64::from(u8::from(at == index))).collect();
+        solve(matrix.clone(), unit)[index]
+    };
+    let undetermined = (0..free.len()).map(|index| variance(index).max(0.0).sqrt()).collect();
+    Fit { constants: at(&moves), undetermined }
 }
 
 /// Loss of an error: about its absolute value, quadratic near 0.
-fn robust(residual: f64) -> f64 {
-    (residual * residual + CLOSE * CLOSE).sqrt() - CLOSE
+fn robust(residual: f64, close: f64) -> f64 {
+    (residual * residual + close * close).sqrt() - close
 }
 
 /// Weight that makes the square of an error cost as much as [`robust`].
-fn pull(residual: f64) -> f64 {
-    1.0 / (residual * residual + CLOSE * CLOSE).sqrt()
+fn pull(residual: f64, close: f64) -> f64 {
+    1.0 / (residual * residual + close * close).sqrt()
 }
 
 fn normal(

@@ -1,0 +1,245 @@
+//! A calibration as a file, for people to read and for `--calibration`.
+
+use std::fmt;
+
+use thiserror::Error;
+use weftlink_fabric::nearest::did_you_mean;
+
+use super::least::{Fit, Free};
+use crate::constants::{Constants, TABLE, fingerprint};
+
+/// Maximum size of a file.
+const BYTES_MAX: usize = 1 << 20;
+
+/// How many times smaller or larger than the shipped constant one may be.
+const FACTOR_MAX: f64 = 100.0;
+
+/// The smallest and largest standard deviation.
+const DEVIATIONS: (f64, f64) = (1e-6, 10.0);
+
+/// A standard deviation below which a constant counts as determined, as a part of what it was before the measurements.
+const DETERMINED: f64 = 0.5;
+
+/// The constants of one machine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Calibration {
+    /// The machine, in words.
+    pub machine: String,
+    /// The library, with its version if it has one.
+    pub library: String,
+    /// Number of measured calls.
+    pub calls: usize,
+    /// All constants.
+    pub constants: Constants,
+    /// The constants on which the measurements depend; the others have their shipped values.
+    pub found: Vec<Found>,
+}
+
+/// A constant that measurements say something about.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Found {
+    /// Its position in [`TABLE`].
+    pub index: usize,
+    /// Its standard deviation before the measurements, as a fraction.
+    pub before: f64,
+    /// Its standard deviation now, as a fraction.
+    pub now: f64,
+}
+
+impl Found {
+    /// Whether the measurements determine it, more than the prior.
+    pub fn is_determined(&self) -> bool {
+        self.now < DETERMINED * self.before
+    }
+}
+
+/// Why a file cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// The file is too long.
+    #[error("the file has {bytes} bytes; a calibration has at most {BYTES_MAX}")]
+    TooLong {
+        /// Size of the file.
+        bytes: usize,
+    },
+    /// The file is not TOML, or lacks a key.
+    #[error("{0}; `weft sim calibrate LOG... -o FILE` writes such files")]
+    Form(String),
+    /// An unknown constant.
+    #[error("unknown constant `{name}`.{} docs/model.md lists them.", did_you_mean(name, TABLE.iter().map(|constant| constant.name)))]
+    Unknown {
+        /// The name.
+        name: String,
+    },
+    /// A value that a constant cannot have.
+    #[error("{name} is {value}; expected a number from {least} to {most}")]
+    Value {
+        /// The constant.
+        name: String,
+        /// The value in the file.
+        value: String,
+        /// The smallest value.
+        least: String,
+        /// The largest value.
+        most: String,
+    },
+    /// The shipped constants have changed since.
+    #[error("made with the constants {found}, and this Weft has {expected}; run `weft sim calibrate` again")]
+    Stale {
+        /// The fingerprint in the file.
+        found: String,
+        /// That of this build.
+        expected: String,
+    },
+}
+
+impl Calibration {
+    /// The result of a fit on `calls` calls.
+    pub fn of(fit: &Fit, free: &[Free], (machine, library): (String, String), calls: usize) -> Self {
+        let found = free.iter().zip(&fit.undetermined).map(|(free, part)| Found {
+            index: free.index,
+            before: free.spread,
+            now: free.spread * part,
+        });
+        Self { machine, library, calls, constants: fit.constants.clone(), found: found.collect() }
+    }
+
+    /// Reads a file.
+    pub fn read(text: &str) -> Result<Self, FileError> {
+        if text.len() > BYTES_MAX {
+            return Err(FileError::TooLong { bytes: text.len() });
+        }
+        let file: toml::Table =
+            text.parse().map_err(|error: toml::de::Error| FileError::Form(error.message().to_owned()))?;
+        let word = |key: &str| {
+            let word = file.get(key).and_then(toml::Value::as_str);
+            word.map(str::to_owned).ok_or_else(|| FileError::Form(format!("`{key}` is missing, a text")))
+        };
+        let (found, expected) = (word("constants")?, format!("{:#018x}", fingerprint()));
+        if found != expected {
+            return Err(FileError::Stale { found, expected });
+        }
+        let calls =
+            file.get("calls").and_then(toml::Value::as_integer).and_then(|calls| usize::try_from(calls).ok());
+        let mut calibration = Self {
+            machine: word("machine")?,
+            library: word("library")?,
+            calls: calls.ok_or_else(|| FileError::Form("`calls` is missing, a number".to_owned()))?,
+            constants: Constants::shipped(),
+            found: Vec::new(),
+        };
+        for (name, value) in &file {
+            let Some(of) = value.as_table() else {
+                match name.as_str() {
+                    "constants" | "machine" | "library" | "calls" => continue,
+                    _ => return Err(FileError::Unknown { name: name.clone() }),
+                }
+            };
+            let index = TABLE.iter().position(|constant| constant.name == name);
+            let index = index.ok_or_else(|| FileError::Unknown { name: name.clone() })?;
+            let number = |key: &str, (least, most): (f64, f64)| {
+                let value = of.get(key);
+                let number =
+                    value.and_then(|value| value.as_float().or_else(|| Some(value.as_integer()? as f64)));
+                number.filter(|number| (least..=most).contains(number)).ok_or_else(|| FileError::Value {
+                    name: format!("{name}.{key}"),
+                    value: value.map_or("missing".to_owned(), ToString::to_string),
+                    least: rounded(least).to_string(),
+                    most: rounded(most).to_string(),
+                })
+            };
+            let shipped = TABLE[index].value;
+            *calibration.constants.at_mut(index) =
+                number("value", (shipped / FACTOR_MAX, shipped * FACTOR_MAX))?;
+            let [before, now] = [number("before", DEVIATIONS)?, number("now", DEVIATIONS)?];
+            calibration.found.push(Found { index, before, now });
+        }
+        calibration.found.sort_by_key(|found| found.index);
+        Ok(calibration)
+    }
+
+    /// The constants that the measurements determine, the best first.
+    pub fn determined(&self) -> Vec<Found> {
+        let mut found: Vec<Found> = self.found.iter().copied().filter(Found::is_determined).collect();
+        found.sort_by(|one, other| (one.now / one.before).total_cmp(&(other.now / other.before)));
+        found
+    }
+}
+
+/// The file.
+impl fmt::Display for Calibration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "# The constants of one machine, for --calibration. `before` and `now` are standard deviations, as fractions,"
+        )?;
+        writeln!(
+            f,
+            "# without and with the measurements. Constants that are not here have their shipped values (docs/model.md)."
+        )?;
+        writeln!(f, "constants = \"{:#018x}\" # the shipped ones", fingerprint())?;
+        writeln!(f, "machine = {}", toml::Value::from(self.machine.as_str()))?;
+        writeln!(f, "library = {}", toml::Value::from(self.library.as_str()))?;
+        writeln!(f, "calls = {}", self.calls)?;
+        for found in &self.found {
+            let constant = &TABLE[found.index];
+            let unit = if constant.unit.is_empty() { String::new() } else { format!("{} ", constant.unit) };
+            writeln!(
+                f,
+                "\n# {}: {} Shipped: {} {unit}",
+                constant.belongs_to, constant.meaning, constant.value
+            )?;
+            writeln!(f, "[{}]", constant.name)?;
+            writeln!(f, "value = {:?}", rounded(self.constants.at(found.index)))?;
+            writeln!(
+                f,
+                "before = {:?}\nnow = {:?}",
+                rounded(found.before),
+                rounded(found.now.max(DEVIATIONS.0))
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// A number with six significant digits.
+fn rounded(value: f64) -> f64 {
+    format!("{value:.5e}").parse().unwrap_or(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn calibration() -> Calibration {
+        let mut constants = Constants::shipped();
+        *constants.at_mut(0) = 5.5;
+        let found = vec![Found { index: 0, before: 0.2, now: 0.02 }];
+        Calibration { machine: "2x \"a\"".into(), library: "nccl:2.28".into(), calls: 3, constants, found }
+    }
+
+    #[test]
+    fn a_file_is_read_as_it_was_written() {
+        let written = calibration();
+        assert_eq!(Calibration::read(&written.to_string()).unwrap(), written);
+        assert_eq!(written.determined().len(), 1);
+    }
+
+    #[test]
+    fn wrong_files_get_advice() {
+        let text = calibration().to_string();
+        let why = |text: &str| Calibration::read(text).unwrap_err().to_string();
+        assert!(why(&text.replace("[LaunchUs]", "[LaunchsUs]")).contains("Did you mean `LaunchUs`"));
+        assert!(
+            why(&text.replace("value = 5.5", "value = -1"))
+                .starts_with("LaunchUs.value is -1; expected a number from 0.0431 to 431")
+        );
+        assert!(
+            why(&text.replace("constants = \"0x", "constants = \"0x1"))
+                .ends_with("run `weft sim calibrate` again")
+        );
+        assert!(why("").contains("`constants` is missing"));
+        assert!(why("[").contains("weft sim calibrate"));
+    }
+}

@@ -42,8 +42,8 @@ The first line names the columns, in any order: id, collective, size_bytes, time
 nodes, net, nics_per_node, nic_gbps, library, library_version; optional are system, algo, proto and use (score, robustness or \
 skip). id names the table of a row and system its machine; predictions use neither, nor any other column.
 
-With --calibrate-on, each system is predicted with constants calibrated on a part of its own tables, and errors are those of its other \
-tables: of other collectives, or with more nodes.
+With --calibrate-on, each system is predicted with constants calibrated on a part of its own tables, and errors, and the rows of --out, are those of its \
+other tables: of other collectives, or with more nodes.
 
 The error of a row is |predicted / measured - 1|. A table (the rows with one id) counts once in each band of sizes, with the \
 median of its rows.")]
@@ -76,28 +76,28 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if rows.is_empty() {
         return Err(Failure::misuse(anyhow!("{name} has no row with enough columns filled to predict it")));
     }
+    let (mut all, mut uses): (Vec<Row>, Vec<Use>) = rows.into_iter().unzip();
+    let one = Arc::new(args.calibration.constants());
+    let mut constants = vec![Arc::clone(&one); all.len()];
+    let mut uncalibrated = None;
+    if let Some(on) = args.calibrate_on {
+        let rows = all.into_iter().zip(uses).filter(|(_, purpose)| *purpose == Use::Score);
+        let rows: Vec<Row> = rows.map(|(row, _)| row).collect();
+        (all, constants) = calibrated(&rows, on, &one);
+        uses = vec![Use::Score; all.len()];
+        if all.is_empty() {
+            return Err(Failure::misuse(anyhow!(
+                "{name} has no system (column system) with tables to calibrate on and others"
+            )));
+        }
+        uncalibrated = Some(predict(&vec![one; all.len()], &all, None)?);
+    }
     let out = match &args.out {
         Some(path) => Some((create(path)?, path)),
         None => None,
     };
-    let (all, uses): (Vec<Row>, Vec<Use>) = rows.into_iter().unzip();
-    let one = Arc::new(args.calibration.constants());
-    let mut constants = vec![one; all.len()];
-    let mut left_out = vec![true; all.len()];
-    let mut uncalibrated = None;
-    if let Some(on) = args.calibrate_on {
-        let shipped = constants;
-        (constants, left_out) = calibrated(&all, on, &shipped[0]);
-        if !left_out.contains(&true) {
-            return Err(Failure::misuse(anyhow!(
-                "{name} has no system with tables to calibrate on and others"
-            )));
-        }
-        uncalibrated = Some(predict(&shipped, &all, None)?);
-    }
     let predicted = predict(&constants, &all, out)?;
-    let scored: Vec<usize> =
-        (0..all.len()).filter(|index| uses[*index] == Use::Score && left_out[*index]).collect();
+    let scored: Vec<usize> = (0..all.len()).filter(|index| uses[*index] == Use::Score).collect();
     let of_scored = |times: &[f64]| scored.iter().map(|index| times[*index]).collect::<Vec<_>>();
     let times = of_scored(&predicted);
     let uncalibrated = uncalibrated.map(|times| of_scored(&times));

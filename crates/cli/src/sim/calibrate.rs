@@ -1,33 +1,27 @@
 //! `weft sim calibrate LOG...`: the constants of a machine from its own measurements.
 
-use std::collections::BTreeMap;
-use std::io::Write;
+mod source;
+
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
-use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use weftlink_fabric::Fabric;
-use weftlink_plan::Kind;
-use weftlink_plan::choose::measured::Memory;
 use weftlink_sim::Constants;
-use weftlink_sim::accuracy::{BANDS, band, error, quantile};
+use weftlink_sim::accuracy::BANDS;
 use weftlink_sim::calibrate::file::Calibration;
-use weftlink_sim::calibrate::log::{self, Log};
-use weftlink_sim::calibrate::outliers::{Run, outliers};
-use weftlink_sim::calibrate::{Measured, Place, Trust, calibrate, predict};
+use weftlink_sim::calibrate::outliers::{Outlier, outliers};
+use weftlink_sim::calibrate::{Trust, calibrate, predict};
 use weftlink_sim::constants::TABLE;
-use weftlink_sim::host::Hosts;
-use weftlink_sim::library::{LibrarySpec, parse_library};
-use weftlink_sim::predict::{Case, Options, operation};
-use weftlink_sim::published::{self, Use};
-use weftlink_sim::setup::{Launch, Library, Operation};
+use weftlink_sim::library::parse_library;
+use weftlink_sim::setup::Library;
 
-use super::text;
 use crate::progress::Progress;
 use crate::screen::{self, say};
-use crate::table::Table as Lines;
+use crate::table::Table;
 use crate::{Failure, counted};
+use source::{Errors, Source, file_of};
 
 /// Calibrate the model with measurements of your own machine
 #[derive(clap::Args)]
@@ -65,108 +59,126 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// What was read from the files.
-#[derive(Default)]
-struct Source {
-    /// The machines and libraries, with their names.
-    places: Vec<Place>,
-    names: Vec<(String, String)>,
-    /// The tables, in words.
-    tables: Vec<String>,
-    calls: Vec<Measured>,
-    /// Per file, for the search for slow hosts, with the tables that are its.
-    runs: Vec<(Run, Vec<usize>)>,
-}
-
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let library = args.library.as_deref().map(parse_library).transpose().map_err(Failure::misuse)?;
+    if library.as_ref().is_some_and(|library| library.library == Library::Msccl) {
+        return Err(Failure::misuse(anyhow!(
+            "msccl runs one program, whose times say little about other calls; name another library"
+        )));
+    }
     let fabrics: Vec<Fabric> = args
         .fabric
         .iter()
         .map(|target| crate::topo::resolve(Some(target), args.gpu.as_deref()))
         .collect::<Result<_, _>>()?;
-    let out =
-        args.out.as_ref().map(|path| super::collective::create(path).map(|file| (file, path))).transpose()?;
-    let mut source = Source::default();
-    for text in &args.logs {
-        source.add(text, &fabrics, library.as_ref())?;
-    }
-    let slow = outliers(&source.runs.iter().map(|(run, _)| run.clone()).collect::<Vec<_>>());
-    for outlier in &slow {
-        for number in &outlier.runs {
-            let tables = &source.runs[*number].1;
-            source.calls.retain(|call| !tables.contains(&call.table));
+    if let Some(out) = &args.out {
+        let target = out.canonicalize().ok();
+        let is_target =
+            |text: &String| target.is_some() && Path::new(file_of(text)).canonicalize().ok() == target;
+        if args.logs.iter().any(is_target) {
+            return Err(Failure::misuse(anyhow!(
+                "-o {} is one of the logs; name another file",
+                out.display()
+            )));
         }
     }
-    if source.calls.is_empty() {
-        return Err(Failure::misuse(anyhow!("the files have no measurements to calibrate with")));
+    let mut source = Source::new(&fabrics, library.as_ref());
+    for (at, text) in args.logs.iter().enumerate() {
+        if args.logs[..at].contains(text) {
+            return Err(Failure::misuse(anyhow!("{text} is given twice")));
+        }
+        source.add(text)?;
     }
+    if let Some(at) = source.unused_fabric() {
+        let fabric = &args.fabric[at];
+        return Err(Failure::misuse(anyhow!("no log was measured on --fabric {fabric}; leave it out")));
+    }
+    let slow = outliers(&source.runs());
+    source.leave_out(&slow);
     let shipped = Constants::shipped();
+    source.keep_predicted(&shipped)?;
     let mut progress = Progress::new();
     progress.show(&format!("fitting the constants to {}", counted(source.calls.len(), "call")));
-    let (fit, free) = calibrate(&shipped, &source.places, &source.calls, &Trust::BEST);
     let before = predict(&shipped, &source.places, &source.calls);
+    let (fit, free) = calibrate(&shipped, &source.places, &source.calls, &Trust::BEST);
     let after = predict(&fit.constants, &source.places, &source.calls);
     progress.clear();
     let calibration = Calibration::of(&fit, &free, source.title(), source.calls.len());
-    if let Some((mut file, path)) = out {
-        write!(file, "{calibration}")
+    if let Some(path) = &args.out {
+        std::fs::write(path, calibration.to_string())
             .with_context(|| format!("cannot write {}", path.display()))
             .map_err(Failure::Finding)?;
     }
     let errors = source.errors(&before, &after);
     if args.json {
-        let constants: Vec<_> = calibration
-            .found
-            .iter()
-            .map(|found| {
-                let constant = &TABLE[found.index];
-                json!({
-                    "name": constant.name, "unit": constant.unit, "shipped": constant.value,
-                    "value": calibration.constants.at(found.index), "before": found.before, "now": found.now,
-                    "determined": found.is_determined(),
-                })
-            })
-            .collect();
-        let errors: Vec<_> = errors
-            .iter()
-            .map(|row| json!({ "table": row.table, "band": BANDS[row.band].0, "calls": row.calls, "before": row.before, "after": row.after }))
-            .collect();
-        let outliers: Vec<_> = slow
-            .iter()
-            .map(|slow| json!({ "host": slow.host, "slower": slow.slower, "logs": slow.runs.len() }))
-            .collect();
-        return Ok(crate::print_json(&json!({
-            "machine": calibration.machine, "library": calibration.library, "calls": calibration.calls,
-            "constants": constants, "errors": errors, "outliers": outliers,
-        }))?);
+        return Ok(crate::print_json(&document(&calibration, &errors, &slow, &source.notes))?);
     }
+    Ok(print(args, &calibration, errors, &slow, &source.notes)?)
+}
+
+fn document(calibration: &Calibration, errors: &[Errors], slow: &[Outlier], notes: &[String]) -> Value {
+    let constants = calibration.found.iter().map(|found| {
+        let constant = &TABLE[found.index];
+        json!({
+            "name": constant.name, "unit": constant.unit, "shipped": constant.value,
+            "value": calibration.constants.at(found.index), "before": found.before, "now": found.now,
+            "determined": found.is_determined(),
+        })
+    });
+    let errors = errors.iter().map(|row| {
+        json!({
+            "table": row.table, "band": BANDS[row.band].0, "calls": row.calls, "before": row.before, "after": row.after,
+        })
+    });
+    let outliers = slow
+        .iter()
+        .map(|slow| json!({ "host": slow.host, "slower": slow.slower, "tables": slow.runs.len() }));
+    json!({
+        "machine": calibration.machine, "library": calibration.library, "calls": calibration.calls,
+        "constants": constants.collect::<Vec<_>>(), "errors": errors.collect::<Vec<_>>(),
+        "outliers": outliers.collect::<Vec<_>>(), "notes": notes,
+    })
+}
+
+fn print(
+    args: &Args,
+    calibration: &Calibration,
+    errors: Vec<Errors>,
+    slow: &[Outlier],
+    notes: &[String],
+) -> io::Result<()> {
     let mut out = screen::stdout();
     say!(out, "{} on {}: {}", calibration.library, calibration.machine, counted(calibration.calls, "call"))?;
-    for slow in &slow {
+    for slow in slow {
+        let tables = counted(slow.runs.len(), "table");
         say!(
             out,
-            "{} is {:.2} times slower than the median host, in {}; left out",
+            "{} is {:.2} times slower than the median host, in {tables}; left out",
             slow.host,
-            slow.slower,
-            counted(slow.runs.len(), "log")
+            slow.slower
         )?;
     }
-    writeln!(out)?;
-    let mut lines = Lines::new(["constant", "shipped", "now", "unit", "+-", "of"]);
-    for found in calibration.determined() {
-        let constant = &TABLE[found.index];
-        lines.row([
-            constant.name.to_owned(),
-            number(constant.value),
-            number(calibration.constants.at(found.index)),
-            constant.unit.to_owned(),
-            format!("{:.0}%", found.now * 1e2),
-            constant.belongs_to.to_owned(),
-        ]);
+    for note in notes {
+        say!(out, "{note}")?;
     }
-    write!(out, "{lines}")?;
-    let open = calibration.found.len() - calibration.determined().len();
+    writeln!(out)?;
+    let determined = calibration.determined();
+    if !determined.is_empty() {
+        let mut lines = Table::new(["constant", "shipped", "now", "unit", "+-", "of"]);
+        for found in &determined {
+            let constant = &TABLE[found.index];
+            lines.row([
+                constant.name.to_owned(),
+                number(constant.value),
+                number(calibration.constants.at(found.index)),
+                constant.unit.to_owned(),
+                format!("{:.0}%", found.now * 1e2),
+                constant.belongs_to.to_owned(),
+            ]);
+        }
+        write!(out, "{lines}")?;
+    }
+    let open = calibration.found.len() - determined.len();
     say!(
         out,
         "{} little or not determined by these calls{}; the others of {} play no part in them\n",
@@ -174,7 +186,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         if open == 0 { "" } else { " (in the file, with their uncertainty)" },
         TABLE.len()
     )?;
-    let mut lines = Lines::new(["table", "sizes", "calls", "error before", "after"]);
+    let mut lines = Table::new(["table", "sizes", "calls", "error before", "after"]);
     for row in errors {
         lines.row([
             row.table,
@@ -186,10 +198,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     write!(out, "{lines}")?;
     match &args.out {
-        Some(path) => say!(out, "\nUse it with --calibration {}", path.display())?,
-        None => say!(out, "\nNothing is written without -o FILE")?,
+        Some(path) => say!(out, "\nUse it with --calibration {}", path.display()),
+        None => say!(out, "\nNothing is written without -o FILE"),
     }
-    Ok(())
 }
 
 /// Three significant digits.
@@ -201,278 +212,4 @@ fn number(value: f64) -> String {
         _ => 3,
     };
     format!("{value:.digits$}")
-}
-
-/// The median errors of a table in a band of sizes.
-struct Errors {
-    table: String,
-    band: usize,
-    calls: usize,
-    before: f64,
-    after: f64,
-}
-
-/// What `weft bench --json` prints, as far as it is needed here.
-#[derive(Deserialize)]
-struct Bench {
-    ranks: u32,
-    buffers: String,
-    gpu: Option<serde_json::Value>,
-    hosts: Vec<u32>,
-    environment: Environment,
-    rows: Vec<BenchRow>,
-}
-
-#[derive(Deserialize)]
-struct Environment {
-    cores_allowed: u32,
-    #[serde(default)]
-    reads_peers: bool,
-}
-
-#[derive(Deserialize)]
-struct BenchRow {
-    collective: String,
-    bytes: u64,
-    out_of_place: Option<BenchTime>,
-    in_place: Option<BenchTime>,
-}
-
-#[derive(Deserialize)]
-struct BenchTime {
-    time_us: f64,
-}
-
-impl Source {
-    fn add(&mut self, text: &str, fabrics: &[Fabric], library: Option<&LibrarySpec>) -> Result<(), Failure> {
-        let (given, path) = match text.split_once('=') {
-            Some((name, path)) if !Path::new(text).exists() => {
-                let operation = Kind::from_name(name).and_then(|kind| operation(kind).ok());
-                let known = operation.ok_or_else(|| {
-                    Failure::misuse(anyhow!(
-                        "`{name}` in `{text}` is no collective that is predicted; write COLLECTIVE=FILE"
-                    ))
-                })?;
-                (Some(known), path)
-            }
-            _ => (None, text),
-        };
-        let content = match path {
-            "-" => std::io::read_to_string(std::io::stdin()).context("cannot read standard input"),
-            path => std::fs::read_to_string(path).with_context(|| format!("cannot read {path}")),
-        };
-        let content = content.map_err(Failure::Misuse)?;
-        let start = self.tables.len();
-        let hosts = match content.trim_start().chars().next() {
-            Some('{') => self.add_bench(path, &content, fabrics),
-            _ if is_csv(&content) => self.add_csv(&content, fabrics, library),
-            _ => self.add_log(path, &content, given, fabrics, library),
-        };
-        let hosts = hosts.with_context(|| path.to_owned()).map_err(Failure::Misuse)?;
-        let tables: Vec<usize> = (start..self.tables.len()).collect();
-        let calls = self.calls.iter().filter(|call| tables.contains(&call.table));
-        let calls = calls.map(|call| (call.operation, call.bytes, call.time_us)).collect();
-        self.runs.push((Run { hosts, calls }, tables));
-        Ok(())
-    }
-
-    /// Adds the tables of a log; returns its hosts.
-    fn add_log(
-        &mut self,
-        path: &str,
-        content: &str,
-        given: Option<Operation>,
-        fabrics: &[Fabric],
-        library: Option<&LibrarySpec>,
-    ) -> anyhow::Result<Vec<String>> {
-        let name = Path::new(path).file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let log = log::read(content, given, log::of_name(name))?;
-        let said = log.library.map(|library| LibrarySpec { library, version: log.version, program: None });
-        let launch = log.one_thread.then_some(Launch::OneThread).or(log.ranks.map(|_| Launch::ProcessPerGpu));
-        let fabric = of_size(fabrics, log.ranks, &log)?;
-        for table in &log.tables {
-            let place = self.gpus(fabric, library.or(said.as_ref()), launch, table.operation)?;
-            self.add_table(place, table.operation, name, &table.calls);
-        }
-        Ok(log.hosts)
-    }
-
-    fn add_bench(&mut self, path: &str, content: &str, fabrics: &[Fabric]) -> anyhow::Result<Vec<String>> {
-        let bench: Bench = serde_json::from_str(content).context("not the JSON of `weft bench`")?;
-        let mut tables: BTreeMap<String, Vec<(u64, f64)>> = BTreeMap::new();
-        for row in &bench.rows {
-            if let Some(time) = row.out_of_place.as_ref().or(row.in_place.as_ref()) {
-                tables.entry(row.collective.clone()).or_default().push((row.bytes, time.time_us));
-            }
-        }
-        for (collective, calls) in tables {
-            let kind =
-                Kind::from_name(&collective).ok_or_else(|| anyhow!("unknown collective `{collective}`"))?;
-            let operation = operation(kind)?;
-            let place = if bench.gpu.is_some() {
-                let spec = LibrarySpec { library: Library::Weft, version: None, program: None };
-                let fabric = of_size(fabrics, Some(bench.ranks), &Log::default())?;
-                self.gpus(fabric, Some(&spec), None, operation)?
-            } else {
-                self.cores(&bench)?
-            };
-            self.add_table(place, operation, path, &calls);
-        }
-        Ok(Vec::new())
-    }
-
-    fn add_csv(
-        &mut self,
-        content: &str,
-        fabrics: &[Fabric],
-        library: Option<&LibrarySpec>,
-    ) -> anyhow::Result<Vec<String>> {
-        if let Some(calls) = published::read_calls(content)? {
-            let [fabric] = fabrics else {
-                return Err(anyhow!("the file does not describe a machine; name it with one --fabric"));
-            };
-            let mut tables: BTreeMap<&str, Vec<(u64, f64)>> = BTreeMap::new();
-            for (operation, bytes, time_us) in calls {
-                tables.entry(operation.name()).or_default().push((bytes, time_us));
-            }
-            for (name, calls) in tables {
-                let Some(operation) = Operation::from_name(name) else { continue };
-                let place = self.gpus(fabric, library, None, operation)?;
-                self.add_table(place, operation, "CSV", &calls);
-            }
-            return Ok(Vec::new());
-        }
-        let mut tables: BTreeMap<String, usize> = BTreeMap::new();
-        for (row, purpose) in published::read(content)? {
-            if purpose != Use::Score || row.operation.is_copy() {
-                continue;
-            }
-            let place = Place::of_row(&row.setup)?;
-            let machine = (format!("{} ({})", row.system, row.setup.name()), text::library(&row.setup));
-            let place = self.place(place, machine);
-            let next = self.tables.len();
-            let table = *tables.entry(row.id.clone()).or_insert(next);
-            if table == next {
-                self.tables.push(row.id.clone());
-            }
-            let Some(call) = measured(place, table, row.operation, (row.bytes, row.measured_us)) else {
-                continue;
-            };
-            self.calls.push(call);
-        }
-        Ok(Vec::new())
-    }
-
-    fn add_table(&mut self, place: usize, operation: Operation, file: &str, calls: &[(u64, f64)]) {
-        let table = self.tables.len();
-        self.tables.push(format!("{} of {file}", operation.name()));
-        self.calls.extend(calls.iter().filter_map(|call| measured(place, table, operation, *call)));
-    }
-
-    /// The place of a library on a fabric.
-    fn gpus(
-        &mut self,
-        fabric: &Fabric,
-        library: Option<&LibrarySpec>,
-        launch: Option<Launch>,
-        operation: Operation,
-    ) -> anyhow::Result<usize> {
-        let kind = weftlink_sim::predict::kinds()
-            .find(|kind| weftlink_sim::predict::operation(*kind) == Ok(operation));
-        let kind = kind.ok_or_else(|| anyhow!("{} is not predicted", operation.name()))?;
-        let case =
-            Case::new(kind, fabric, &Options { library: library.cloned(), launch, ..Options::default() })?;
-        let names = (case.name.clone(), text::library(&case.setup));
-        Ok(self.place(Place::Gpus(Box::new((case.setup, case.fabric))), names))
-    }
-
-    fn cores(&mut self, bench: &Bench) -> anyhow::Result<usize> {
-        let cores = bench.environment.cores_allowed;
-        if bench.hosts.iter().any(|host| *host != 0) {
-            return Err(anyhow!("ranks on the cores of several hosts are not predicted"));
-        }
-        if bench.ranks > cores {
-            return Err(anyhow!(
-                "{} ranks shared {cores} cores: the scheduler determined the times",
-                bench.ranks
-            ));
-        }
-        let memory = match (bench.buffers.as_str(), bench.environment.reads_peers) {
-            ("symmetric", _) => Memory::Symmetric,
-            (_, true) => Memory::Readable,
-            (_, false) => Memory::Ordinary,
-        };
-        let hosts = Hosts { memory, ..Hosts::one(Library::Weft, cores, bench.ranks) };
-        let names = (format!("{} cores of one host", bench.ranks), "weft".to_owned());
-        Ok(self.place(Place::Cores(hosts), names))
-    }
-
-    fn place(&mut self, place: Place, names: (String, String)) -> usize {
-        self.places.iter().position(|known| *known == place).unwrap_or_else(|| {
-            self.places.push(place);
-            self.names.push(names);
-            self.places.len() - 1
-        })
-    }
-
-    /// The machines and libraries, in words.
-    fn title(&self) -> (String, String) {
-        let joined = |mut names: Vec<&str>| {
-            names.sort_unstable();
-            names.dedup();
-            names.join(", ")
-        };
-        let machines = self.names.iter().map(|(machine, _)| machine.as_str()).collect();
-        (joined(machines), joined(self.names.iter().map(|(_, library)| library.as_str()).collect()))
-    }
-
-    fn errors(&self, before: &[f64], after: &[f64]) -> Vec<Errors> {
-        let mut groups: BTreeMap<(usize, usize), Vec<usize>> = BTreeMap::new();
-        for (at, call) in self.calls.iter().enumerate() {
-            groups.entry((call.table, band(call.bytes))).or_default().push(at);
-        }
-        let each = groups.into_iter().map(|((table, band), at)| {
-            let median = |times: &[f64]| {
-                quantile(at.iter().map(|at| error(times[*at], self.calls[*at].time_us)).collect(), 0.5)
-            };
-            let table = self.tables[table].clone();
-            Errors { table, band, calls: at.len(), before: median(before), after: median(after) }
-        });
-        each.collect()
-    }
-}
-
-fn measured(
-    place: usize,
-    table: usize,
-    operation: Operation,
-    (bytes, time_us): (u64, f64),
-) -> Option<Measured> {
-    (time_us > 0.0).then_some(Measured { place, table, operation, bytes, time_us })
-}
-
-fn is_csv(content: &str) -> bool {
-    content.lines().next().is_some_and(|line| line.contains("time_us") && line.contains(','))
-}
-
-/// The fabric with as many GPUs as a log has ranks.
-fn of_size<'f>(fabrics: &'f [Fabric], ranks: Option<u32>, log: &Log) -> anyhow::Result<&'f Fabric> {
-    let seen = match (ranks, &log.gpu) {
-        (Some(ranks), Some(gpu)) => {
-            format!(" ({ranks} ranks on {} of {gpu})", counted(log.hosts.len(), "host"))
-        }
-        (Some(ranks), None) => format!(" ({})", counted(ranks, "rank")),
-        (None, _) => String::new(),
-    };
-    match (fabrics, ranks) {
-        ([], _) => Err(anyhow!(
-            "name the machine that was measured{seen} with --fabric; `weft topo --list` prints systems"
-        )),
-        ([one], None) => Ok(one),
-        (_, None) => Err(anyhow!("the log does not say how many GPUs it used; give one --fabric")),
-        (all, Some(ranks)) => all
-            .iter()
-            .find(|fabric| fabric.gpus().len() == ranks as usize)
-            .ok_or_else(|| anyhow!("no --fabric has {ranks} GPUs, which the log used{seen}")),
-    }
 }

@@ -39,38 +39,35 @@ impl CalibrateOn {
     }
 }
 
-/// For each row, the constants of its system; and whether it was left out of the calibration that made them.
+/// The rows that no calibration was made with, of systems that were calibrated, and the constants of each row's system.
 pub(super) fn calibrated(
     rows: &[Row],
     on: CalibrateOn,
     shipped: &Constants,
-) -> (Vec<Arc<Constants>>, Vec<bool>) {
-    let mut systems: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-    for (index, row) in rows.iter().enumerate() {
+) -> (Vec<Row>, Vec<Arc<Constants>>) {
+    let mut systems: BTreeMap<&str, Vec<&Row>> = BTreeMap::new();
+    for row in rows.iter().filter(|row| !row.operation.is_copy()) {
         let system = if row.system.is_empty() { &row.id } else { &row.system };
-        systems.entry(system).or_default().push(index);
+        systems.entry(system).or_default().push(row);
     }
-    let systems: Vec<Vec<usize>> = systems.into_values().collect();
-    let each = in_parallel(&systems, |indices| {
-        let fewest = indices.iter().map(|index| rows[*index].setup.nodes).min().unwrap_or(0);
-        let (on, others): (Vec<usize>, Vec<usize>) = indices
-            .iter()
-            .partition(|index| !rows[**index].operation.is_copy() && on.takes(&rows[**index], fewest));
+    let systems: Vec<Vec<&Row>> = systems.into_values().collect();
+    let each = in_parallel(&systems, |rows| {
+        let fewest = rows.iter().map(|row| row.setup.nodes).min().unwrap_or(0);
+        let (on, others): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| on.takes(row, fewest));
         if on.is_empty() || others.is_empty() {
-            return (Vec::new(), Arc::new(shipped.clone()));
+            return None;
         }
-        let (places, calls) = of_rows(on.iter().map(|index| &rows[*index]));
+        let (places, calls) = of_rows(on.into_iter());
         let (fit, _) = calibrate(shipped, &places, &calls, &Trust::BEST);
-        (others, Arc::new(fit.constants))
+        Some((others, Arc::new(fit.constants)))
     });
-    let shared = Arc::new(shipped.clone());
-    let mut constants = vec![shared; rows.len()];
-    let mut is_left_out = vec![false; rows.len()];
-    for (indices, (others, of_system)) in systems.iter().zip(each) {
-        indices.iter().for_each(|index| constants[*index] = Arc::clone(&of_system));
-        others.iter().for_each(|index| is_left_out[*index] = true);
+    let mut left_out = Vec::new();
+    let mut constants = Vec::new();
+    for (others, of_system) in each.into_iter().flatten() {
+        constants.extend(std::iter::repeat_n(of_system, others.len()));
+        left_out.extend(others.into_iter().cloned());
     }
-    (constants, is_left_out)
+    (left_out, constants)
 }
 
 /// The median errors of the tables that were left out, without and with calibration.

@@ -160,7 +160,9 @@ pub fn fit(
         let unit: Vec<f64> = (0..free.len()).map(|at| f64::from(u8::from(at == index))).collect();
         solve(matrix.clone(), unit)[index]
     };
-    let undetermined = (0..free.len()).map(|index| variance(index).max(0.0).sqrt()).collect();
+    let undetermined = (0..free.len())
+        .map(|index| Some(variance(index)).filter(|part| (0.0..=1.0).contains(part)).unwrap_or(1.0).sqrt())
+        .collect();
     Fit { constants: at(&moves), undetermined }
 }
 

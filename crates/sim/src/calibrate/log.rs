@@ -1,20 +1,34 @@
-//! Reads the output of nccl-tests and rccl-tests, of any version, with or without what a launcher puts in front of its lines.
+//! Reads the output of nccl-tests and rccl-tests, with or without what a launcher puts in front of its lines.
 //!
-//! A table is found by its heading, and its columns by their names, because both changed between versions. The collective is that of a
-//! line that names the program, of the file's name, or follows from the columns: which of reduction and root are given, and the ratio of
-//! busbw to algbw.
+//! A table is found by its heading, and its columns by their names, because both changed between versions; a row is found by its element
+//! type, which follows size and count. Each row is checked against its own bandwidth. The collective is the one that the program printed;
+//! without that, the one that the columns allow and the file's name says.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 
+use crate::library::parse_library;
 use crate::published::BYTES_MAX;
 use crate::setup::{Library, Operation, Version};
 
-/// The output of one or more programs.
+/// A table, with what the program said about the machine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Table {
+    /// The line of its heading.
+    pub line: usize,
+    /// The collective.
+    pub operation: Operation,
+    /// Sizes in bytes, and microseconds: those out of place, where they were measured.
+    pub calls: Vec<(u64, f64)>,
+    /// The machine and library.
+    pub machine: Machine,
+}
+
+/// What a program says about the machine.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Log {
-    /// The library, if the log names it.
+pub struct Machine {
+    /// The library.
     pub library: Option<Library>,
     /// Its version.
     pub version: Option<Version>,
@@ -26,19 +40,15 @@ pub struct Log {
     pub one_thread: bool,
     /// The name of the GPUs, as their driver gives it.
     pub gpu: Option<String>,
-    /// The tables.
-    pub tables: Vec<Table>,
 }
 
-/// A table of one collective.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Table {
-    /// The line of its heading.
-    pub line: usize,
-    /// The collective.
-    pub operation: Operation,
-    /// Sizes in bytes, and microseconds: those out of place, where they were measured.
-    pub calls: Vec<(u64, f64)>,
+/// A log.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Log {
+    /// Its tables.
+    pub tables: Vec<Table>,
+    /// What was left out, and why.
+    pub notes: Vec<String>,
 }
 
 /// Why a log cannot be read.
@@ -52,32 +62,76 @@ pub enum LogError {
         bytes: usize,
     },
     /// There is no table.
-    #[error("no table of nccl-tests: a heading with size, time, algbw and busbw, and rows of numbers")]
-    NoTable,
+    #[error(
+        "no table of nccl-tests: a heading with size, type, time, algbw and busbw, and rows below it. The text that nccl-tests prints is read, and the \
+         JSON of `weft bench`; CSV has a line with collective, size_bytes and time_us first{}",
+        listed(notes)
+    )]
+    NoTable {
+        /// What was left out.
+        notes: Vec<String>,
+    },
     /// The collective of a table is not clear.
     #[error(
-        "line {line}: the table does not say which collective it is of; write it before the file, as in all_gather=FILE (all_reduce, \
-         all_gather, reduce_scatter, broadcast, reduce, alltoall, sendrecv, gather, scatter)"
+        "line {line}: the table does not say which collective it is of; write it before the file, as in all-gather=FILE"
     )]
     Unclear {
         /// The line of its heading.
         line: usize,
     },
+    /// The columns of a table are not those of its collective.
+    #[error("line {line}: the table is not of {named}: {why}")]
+    Contradiction {
+        /// The line of its heading.
+        line: usize,
+        /// The collective that was named.
+        named: &'static str,
+        /// What its columns say.
+        why: &'static str,
+    },
+    /// A row's time is not that of its bandwidth.
+    #[error("line {line}: {bytes} bytes in {time} at {algbw} GB/s do not fit together; is a column missing?")]
+    Row {
+        /// The line.
+        line: usize,
+        /// The size.
+        bytes: u64,
+        /// The time as printed.
+        time: String,
+        /// The bandwidth as printed.
+        algbw: String,
+    },
+    /// The ranks form several communicators.
+    #[error(
+        "line {line}: the ranks are split into {groups} groups (NCCL_TESTS_SPLIT), which share links; measure one alone"
+    )]
+    Groups {
+        /// The line of the heading.
+        line: usize,
+        /// The number of groups.
+        groups: usize,
+    },
 }
 
-/// The columns of a table, counted from the last: launchers and schedulers put words in front of lines.
+fn listed(notes: &[String]) -> String {
+    notes.iter().map(|note| format!("; {note}")).collect()
+}
+
+/// The element types of nccl-tests: the third column of a row.
+const TYPES: [&str; 16] = [
+    "int8", "uint8", "int32", "uint32", "int64", "uint64", "half", "float", "double", "bfloat16", "f8e4m3",
+    "f8e5m2", "fp8_e4m3", "fp8_e5m2", "char", "int",
+];
+
+/// The names of the columns after the element type.
 struct Columns {
-    count: usize,
-    size: usize,
-    reduction: Option<usize>,
-    root: Option<usize>,
-    times: Vec<usize>,
-    algbw: usize,
-    busbw: usize,
+    line: usize,
+    names: Vec<String>,
 }
 
-/// What a row shows beside size and time.
+/// A row of a table.
 struct Row {
+    line: usize,
     bytes: u64,
     time: f64,
     algbw: f64,
@@ -86,122 +140,275 @@ struct Row {
     has_root: Option<bool>,
 }
 
-/// Reads a log. Its collective is the given one, or that of a program it names, or of its file's name, or of its columns.
+/// The collective that a program's name means, if it is predicted.
+#[derive(Clone)]
+struct Named {
+    name: String,
+    operation: Option<Operation>,
+}
+
+/// The output of a program so far.
+#[derive(Default)]
+struct Program {
+    machine: Machine,
+    named: Option<Named>,
+    /// The process of each rank.
+    ranks: BTreeMap<u32, String>,
+    groups: BTreeSet<String>,
+    columns: Option<Columns>,
+    rows: Vec<Row>,
+    /// Lines that look like rows and have too many or too few cells, and how many.
+    odd: Vec<(usize, usize)>,
+    /// The program that a line below a table names: the next one.
+    next: Option<Named>,
+    /// Whether a table has begun.
+    has_table: bool,
+}
+
+/// Reads a log. `given` is the collective of its tables, if they do not say it; otherwise the file's name may.
 pub fn read(text: &str, given: Option<Operation>, by_name: Option<Operation>) -> Result<Log, LogError> {
     if text.len() > BYTES_MAX {
         return Err(LogError::TooLong { bytes: text.len() });
     }
     let mut log = Log::default();
-    let mut columns: Option<(usize, Columns)> = None;
-    let mut rows: Vec<Row> = Vec::new();
-    let mut named: Option<Operation> = None;
-    let mut ranks: BTreeMap<u32, String> = BTreeMap::new();
+    let mut program = Program::default();
     for (number, line) in text.lines().enumerate().map(|(at, line)| (at + 1, line)) {
-        if let Some(found) = Columns::of(line) {
-            finish(&mut log, columns.take(), &mut rows, given.or(named).or(by_name))?;
-            columns = Some((number, found));
-            continue;
+        if let Some(columns) = Columns::of(number, line) {
+            program.finish(&mut log, given, by_name)?;
+            (program.columns, program.has_table) = (Some(columns), true);
+        } else if let Some(cells) = program.columns.as_ref().and_then(|_| cells(line)) {
+            program.row(number, &cells);
+        } else if starts_a_program(line) && program.has_table {
+            program.finish(&mut log, given, by_name)?;
+            program = Program { named: program.next.take(), ..Program::default() };
+            program.fact(line);
+        } else {
+            program.fact(line);
         }
-        if let Some(row) = columns.as_ref().and_then(|(_, columns)| columns.row(line)) {
-            rows.push(row);
-            continue;
-        }
-        if let Some(operation) = program(line) {
-            finish(&mut log, columns.take(), &mut rows, given.or(named).or(by_name))?;
-            named = Some(operation);
-        }
-        facts(line, &mut log, &mut ranks);
     }
-    finish(&mut log, columns, &mut rows, given.or(named).or(by_name))?;
+    program.finish(&mut log, given, by_name)?;
     if log.tables.is_empty() {
-        return Err(LogError::NoTable);
-    }
-    log.ranks = u32::try_from(ranks.len()).ok().filter(|ranks| *ranks > 0);
-    let processes: BTreeSet<&String> = ranks.values().collect();
-    log.one_thread = processes.len() < ranks.len();
-    log.hosts.sort_unstable();
-    log.hosts.dedup();
-    if log.gpu.as_deref().is_some_and(|gpu| gpu.contains("AMD") || gpu.contains("Instinct")) {
-        log.library = Some(Library::Rccl);
+        return Err(LogError::NoTable { notes: log.notes });
     }
     Ok(log)
 }
 
-/// Ends a table.
-fn finish(
-    log: &mut Log,
-    columns: Option<(usize, Columns)>,
-    rows: &mut Vec<Row>,
-    named: Option<Operation>,
-) -> Result<(), LogError> {
-    let rows = std::mem::take(rows);
-    let Some((line, _)) = columns.filter(|_| !rows.is_empty()) else { return Ok(()) };
-    let operation = named.or_else(|| by_columns(&rows)).ok_or(LogError::Unclear { line })?;
-    let unit = unit(&rows);
-    let calls = rows.iter().map(|row| (row.bytes, row.time * unit)).collect();
-    log.tables.push(Table { line, operation, calls });
-    Ok(())
+fn starts_a_program(line: &str) -> bool {
+    line.contains("Collective test starting") || line.contains("Using devices") || line.contains("# nThread")
 }
 
 impl Columns {
     /// The columns of a heading.
-    fn of(line: &str) -> Option<Self> {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let start = words.iter().position(|word| matches!(*word, "size" | "bytes" | "#size" | "#bytes"))?;
-        let names: Vec<String> =
-            words[start..].iter().map(|word| word.trim_start_matches('#').to_ascii_lowercase()).collect();
-        let place = |wanted: &[&str]| names.iter().position(|name| wanted.contains(&name.as_str()));
-        let times: Vec<usize> = (0..names.len()).filter(|at| names[*at] == "time").collect();
-        (!times.is_empty()).then_some(())?;
-        Some(Self {
-            count: names.len(),
-            size: place(&["size", "bytes"])?,
-            reduction: place(&["redop", "op"]),
-            root: place(&["root"]),
-            times,
-            algbw: place(&["algbw"])?,
-            busbw: place(&["busbw"])?,
-        })
+    fn of(line: usize, text: &str) -> Option<Self> {
+        let words: Vec<String> =
+            text.split_whitespace().map(|word| word.trim_start_matches('#').to_ascii_lowercase()).collect();
+        let place = |wanted: &str| words.iter().position(|word| word == wanted);
+        let at = place("type")?;
+        let is_heading =
+            ["time", "algbw", "busbw"].iter().all(|wanted| place(wanted).is_some_and(|found| found > at));
+        is_heading.then(|| Self { line, names: words[at + 1..].to_vec() })
     }
 
-    /// The numbers of a row; nothing for a line that is not a row.
-    fn row(&self, line: &str) -> Option<Row> {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let cells = &words[words.len().checked_sub(self.count)?..];
-        let number =
-            |at: usize| cells[at].parse::<f64>().ok().filter(|value| value.is_finite() && *value >= 0.0);
-        let bytes = cells[self.size].parse().ok().filter(|bytes| (1..=1 << 50).contains(bytes))?;
-        let at = self.times.iter().copied().find(|at| number(*at).is_some_and(|time| time > 0.0))?;
+    fn place(&self, wanted: &[&str]) -> Option<usize> {
+        self.names.iter().position(|name| wanted.contains(&name.as_str()))
+    }
+}
+
+/// The size of a row, and its cells after the element type.
+fn cells(line: &str) -> Option<(u64, Vec<&str>)> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let is_number = |at: usize| words[at].parse::<u64>().is_ok();
+    let at =
+        (2..words.len()).find(|at| TYPES.contains(&words[*at]) && is_number(at - 1) && is_number(at - 2))?;
+    Some((words[at - 2].parse().ok()?, words[at + 1..].to_vec()))
+}
+
+impl Program {
+    /// Adds a row.
+    fn row(&mut self, line: usize, (bytes, cells): &(u64, Vec<&str>)) {
+        let Some(columns) = &self.columns else { return };
+        let reduction = columns.place(&["redop", "op"]);
+        let mut cells = cells.clone();
+        // Versions 2.7 to 2.10 print nothing for the reduction of an all-to-all; the time of day has two words.
+        let wanted = columns.names.len() + usize::from(columns.place(&["timestamp"]).is_some());
+        if let Some(at) = reduction.filter(|_| cells.len() + 1 == wanted) {
+            cells.insert(at, "none");
+        }
+        if cells.len() != wanted {
+            self.odd.push((line, cells.len()));
+            return;
+        }
+        let number = |at: usize| cells[at].parse::<f64>().ok().filter(|value| TIMES.contains(value));
+        let times: Vec<usize> = (0..columns.names.len()).filter(|at| columns.names[*at] == "time").collect();
+        let Some(at) = times.iter().copied().find(|at| number(*at).is_some()) else { return };
         // The bandwidths of a time come after it, in the same order as after the first.
-        let shift = at - self.times[0];
-        let beside = |column: usize| cells.get(column + shift).and_then(|cell| cell.parse::<f64>().ok());
-        Some(Row {
-            bytes,
-            time: number(at)?,
-            algbw: beside(self.algbw)?,
-            busbw: beside(self.busbw)?,
-            has_reduction: self.reduction.map(|at| cells[at] != "none"),
-            has_root: self.root.map(|at| cells[at].parse::<i64>().is_ok_and(|root| root >= 0)),
-        })
+        let beside = |name: &str| {
+            let place = columns.place(&[name])? + at - times[0];
+            cells.get(place)?.parse::<f64>().ok()
+        };
+        let (Some(time), Some(algbw), Some(busbw)) = (number(at), beside("algbw"), beside("busbw")) else {
+            return;
+        };
+        if !(1..=1 << 50).contains(bytes) {
+            return;
+        }
+        let root = columns.place(&["root"]);
+        self.rows.push(Row {
+            line,
+            bytes: *bytes,
+            time,
+            algbw,
+            busbw,
+            has_reduction: reduction.map(|at| cells[at] != "none"),
+            has_root: root.map(|at| cells[at].parse::<i64>().is_ok_and(|root| root >= 0)),
+        });
+    }
+
+    /// Ends a table.
+    fn finish(
+        &mut self,
+        log: &mut Log,
+        given: Option<Operation>,
+        by_name: Option<Operation>,
+    ) -> Result<(), LogError> {
+        let (rows, odd) = (std::mem::take(&mut self.rows), std::mem::take(&mut self.odd));
+        let Some(Columns { line, names }) = self.columns.take() else { return Ok(()) };
+        if let Some((first, cells)) = odd.first() {
+            let (count, named) = (odd.len(), names.len());
+            log.notes.push(format!(
+                "line {first}: {cells} cells after the type, and the heading in line {line} names {named} ({count} such lines)"
+            ));
+        }
+        if rows.is_empty() {
+            return Ok(());
+        }
+        if self.groups.len() > 1 {
+            return Err(LogError::Groups { line, groups: self.groups.len() });
+        }
+        let unit = unit(&rows)?;
+        let named = self.named.clone();
+        let operation = match (named, given) {
+            (Some(Named { operation: None, name }), _) => {
+                log.notes.push(format!("line {line}: {name} is not predicted"));
+                return Ok(());
+            }
+            (Some(Named { operation: Some(operation), .. }), _) | (None, Some(operation)) => operation,
+            (None, None) => by_columns(&rows)
+                .or_else(|| by_name.filter(|operation| contradiction(&rows, *operation).is_none()))
+                .ok_or(LogError::Unclear { line })?,
+        };
+        for named in [Some(operation), given].into_iter().flatten() {
+            if named != operation {
+                return Err(LogError::Contradiction {
+                    line,
+                    named: named.name(),
+                    why: "the program names another",
+                });
+            }
+            if let Some(why) = contradiction(&rows, named) {
+                return Err(LogError::Contradiction { line, named: named.name(), why });
+            }
+        }
+        let calls = rows.iter().map(|row| (row.bytes, row.time * unit)).collect();
+        log.tables.push(Table { line, operation, calls, machine: self.machine() });
+        Ok(())
+    }
+
+    fn machine(&self) -> Machine {
+        let mut machine = self.machine.clone();
+        machine.ranks = u32::try_from(self.ranks.len()).ok().filter(|ranks| *ranks > 0);
+        let processes: BTreeSet<&String> = self.ranks.values().collect();
+        machine.one_thread = processes.len() < self.ranks.len();
+        machine.hosts.sort_unstable();
+        machine.hosts.dedup();
+        if machine.gpu.as_deref().is_some_and(|gpu| gpu.contains("AMD") || gpu.contains("Instinct")) {
+            machine.library = Some(Library::Rccl);
+        }
+        machine
+    }
+
+    /// What a line says about the program, its ranks, GPUs and library.
+    fn fact(&mut self, line: &str) {
+        // A name within a table may be that of a process that warns of something.
+        let named = program(line).filter(|_| !line.contains("concluded"));
+        let place = if self.has_table { &mut self.next } else { &mut self.named };
+        *place = named.or(place.take());
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let after = |word: &str| {
+            words.iter().position(|found| *found == word).and_then(|at| words.get(at + 1)).copied()
+        };
+        if let (Some(rank), Some(host), Some(process)) = (after("Rank"), after("on"), after("Pid")) {
+            if let Ok(rank) = rank.parse() {
+                self.ranks.insert(rank, format!("{host} {process}"));
+                self.groups.extend(after("Group").map(str::to_owned));
+                self.machine.hosts.push(host.to_owned());
+            }
+            let gpu = line.split_once(" device ").and_then(|(_, rest)| rest.split_once("] "));
+            if let Some((_, name)) = gpu {
+                self.machine.gpu.get_or_insert_with(|| name.trim().to_owned());
+            }
+        }
+        // `RCCL version` contains no `NCCL version`.
+        for (library, name) in [(Library::Nccl, "NCCL version"), (Library::Rccl, "RCCL version")] {
+            if let Some((_, rest)) = line.split_once(name) {
+                self.machine.library = Some(library);
+                self.machine.version =
+                    self.machine.version.or(version(library, rest.trim_start_matches([' ', ':'])));
+            }
+        }
+        let coded = line.split_once("nccl-library=").map(|(_, rest)| rest);
+        let digits = coded
+            .and_then(|rest| rest.split(|letter: char| !letter.is_ascii_digit()).next()?.parse::<u32>().ok());
+        if let Some(code) = digits {
+            // Two digits for each of minor and patch since 2.9, one before.
+            let (major, minor) = if code >= 10_000 {
+                (code / 10_000, code / 100 % 100)
+            } else {
+                (code / 1000, code / 100 % 10)
+            };
+            self.machine.library.get_or_insert(Library::Nccl);
+            self.machine.version =
+                self.machine.version.or(version(Library::Nccl, &format!("{major}.{minor}")));
+        }
     }
 }
 
-/// Microseconds per unit of the time column: version 1 prints milliseconds.
-fn unit(rows: &[Row]) -> f64 {
-    let largest = rows.iter().filter(|row| row.algbw > 0.5).max_by_key(|row| row.bytes);
-    largest.map_or(1.0, |row| {
-        let us = row.bytes as f64 / row.algbw / 1e3;
-        if us / row.time > 30.0 { 1e3 } else { 1.0 }
-    })
+/// Times that a benchmark may print, in microseconds or milliseconds.
+const TIMES: std::ops::RangeInclusive<f64> = 1e-3..=1e12;
+
+/// Microseconds per unit of the time column, which bandwidths tell: version 1 prints milliseconds.
+fn unit(rows: &[Row]) -> Result<f64, LogError> {
+    let us = |row: &Row| row.bytes as f64 / row.algbw / 1e3;
+    let exact: Vec<&Row> = rows.iter().filter(|row| row.algbw >= 1.0).collect();
+    let in_ms = exact.iter().filter(|row| us(row) / row.time > 30.0).count();
+    let unit = if 2 * in_ms > exact.len() { 1e3 } else { 1.0 };
+    match exact.iter().find(|row| (us(row) / (row.time * unit) - 1.0).abs() > 0.05) {
+        None => Ok(unit),
+        Some(row) => Err(LogError::Row {
+            line: row.line,
+            bytes: row.bytes,
+            time: row.time.to_string(),
+            algbw: row.algbw.to_string(),
+        }),
+    }
 }
 
-/// The collective as far as the columns tell: an all-gather looks like an all-to-all.
+/// The row whose bandwidths have the most digits.
+fn fastest(rows: &[Row]) -> Option<&Row> {
+    rows.iter().max_by(|one, other| one.algbw.total_cmp(&other.algbw))
+}
+
+/// The ratio of busbw to algbw, if they have enough digits.
+fn factor(rows: &[Row]) -> Option<f64> {
+    fastest(rows).filter(|row| row.algbw >= 1.0).map(|row| row.busbw / row.algbw)
+}
+
+/// The collective, if the columns leave only one: an all-gather looks like an all-to-all.
 fn by_columns(rows: &[Row]) -> Option<Operation> {
-    let largest =
-        rows.iter().max_by(|one, other| one.algbw.total_cmp(&other.algbw)).filter(|row| row.algbw > 0.5)?;
-    let factor = largest.busbw / largest.algbw;
+    let row = fastest(rows)?;
+    let factor = factor(rows)?;
     let is_one = (factor - 1.0).abs() < 0.02;
-    match (largest.has_reduction?, largest.has_root?) {
+    match (row.has_reduction?, row.has_root?) {
         (true, true) => Some(Operation::Reduce),
         (false, true) if is_one => Some(Operation::Broadcast),
         (true, false) if factor > 0.98 => Some(Operation::AllReduce),
@@ -211,74 +418,55 @@ fn by_columns(rows: &[Row]) -> Option<Operation> {
     }
 }
 
-/// The collective of a program that a text names, such as `all_reduce_perf`.
-pub fn program(text: &str) -> Option<Operation> {
-    let at = text.find("_perf")?;
-    let start = text[..at]
-        .rfind(|letter: char| letter != '_' && !letter.is_ascii_lowercase())
-        .map_or(0, |before| before + 1);
-    let name = text.get(start..at)?;
-    Operation::from_name(name).filter(|operation| !operation.is_copy())
+/// Why the rows are not of a collective, if they are not.
+fn contradiction(rows: &[Row], operation: Operation) -> Option<&'static str> {
+    use Operation::{
+        AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter, Scatter, SendReceive,
+    };
+    let row = fastest(rows)?;
+    let reduces = matches!(operation, AllReduce | Reduce | ReduceScatter);
+    let has_root = matches!(operation, Broadcast | Reduce | Gather | Scatter);
+    if row.has_reduction.is_some_and(|found| found != reduces) {
+        return Some(if reduces { "it has no reduction" } else { "it has a reduction" });
+    }
+    if row.has_root.is_some_and(|found| found != has_root) {
+        return Some(if has_root { "it has no root" } else { "it has a root" });
+    }
+    let factor = factor(rows)?;
+    let fits = match operation {
+        AllReduce => factor > 0.98,
+        AllGather | AllToAll | ReduceScatter | Gather | Scatter => factor < 1.01,
+        Broadcast | Reduce | SendReceive => (factor - 1.0).abs() < 0.02,
+        _ => true,
+    };
+    (!fits).then_some("its busbw is another multiple of its algbw")
+}
+
+/// The program that a text names last, such as `all_reduce_perf`.
+fn program(text: &str) -> Option<Named> {
+    let at = text.rfind("_perf")?;
+    let before = |letter: char| letter != '_' && !letter.is_ascii_lowercase();
+    let start = text[..at].rfind(before).map_or(0, |before| before + 1);
+    let name = text.get(start..at).filter(|name| !name.is_empty())?;
+    let operation = Operation::from_name(name).filter(|operation| !operation.is_copy());
+    Some(Named { name: format!("{name}_perf"), operation })
 }
 
 /// The collective that a file's name contains.
 pub fn of_name(name: &str) -> Option<Operation> {
     let name = name.to_ascii_lowercase().replace(['-', '_'], "");
-    let mut found = Operation::ALL
+    let found = Operation::ALL
         .iter()
         .copied()
         .filter(|operation| !operation.is_copy() && name.contains(&operation.name().replace('_', "")));
     // `reduce` and `gather` are parts of other names.
-    let longest = found.next()?;
-    Some(
-        found.fold(
-            longest,
-            |longest, next| if next.name().len() > longest.name().len() { next } else { longest },
-        ),
-    )
+    found.max_by_key(|operation| operation.name().len())
 }
 
-/// What a line says about ranks, GPUs and the library.
-fn facts(line: &str, log: &mut Log, ranks: &mut BTreeMap<u32, String>) {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let after =
-        |word: &str| words.iter().position(|found| *found == word).and_then(|at| words.get(at + 1)).copied();
-    if let (Some(rank), Some(host), Some(process)) = (after("Rank"), after("on"), after("Pid")) {
-        if let Ok(rank) = rank.parse() {
-            ranks.insert(rank, format!("{host} {process}"));
-            log.hosts.push(host.to_owned());
-        }
-        if let Some((_, name)) = line.split_once("] ") {
-            log.gpu.get_or_insert_with(|| name.trim().to_owned());
-        }
-    }
-    for (library, name) in [(Library::Nccl, "NCCL"), (Library::Rccl, "RCCL")] {
-        if after(name) == Some("version") {
-            let number = words.iter().position(|word| *word == name).and_then(|at| words.get(at + 2));
-            set(log, library, number.and_then(|number| version(number)));
-        }
-    }
-    let coded = line.split_once("nccl-library=").map(|(_, rest)| rest);
-    if let Some(code) =
-        coded.and_then(|rest| rest.split(|letter: char| !letter.is_ascii_digit()).next()?.parse::<u32>().ok())
-    {
-        // Two digits for each of minor and patch since 2.9, one before.
-        let (major, minor) =
-            if code >= 10_000 { (code / 10_000, code / 100 % 100) } else { (code / 1000, code / 100 % 10) };
-        set(log, Library::Nccl, Some(Version { major, minor }));
-    }
-}
-
-fn set(log: &mut Log, library: Library, version: Option<Version>) {
-    log.library.get_or_insert(library);
-    if log.version.is_none() {
-        log.version = version;
-    }
-}
-
-fn version(text: &str) -> Option<Version> {
+/// A known version at the start of a text.
+fn version(library: Library, text: &str) -> Option<Version> {
     let end = text.find(|letter: char| letter != '.' && !letter.is_ascii_digit()).unwrap_or(text.len());
-    Version::parse(&text[..end]).ok().flatten()
+    parse_library(&format!("{}:{}", library.name(), &text[..end])).ok()?.version
 }
 
 #[cfg(test)]
@@ -318,11 +506,13 @@ mod tests {
     #[test]
     fn a_new_log_names_everything() {
         let log = read(NEW, None, None).unwrap();
-        assert_eq!((log.library, log.version), (Some(Library::Nccl), Some(Version { major: 2, minor: 28 })));
+        let machine = &log.tables[0].machine;
         assert_eq!(
-            (log.hosts.len(), log.ranks, log.gpu.as_deref()),
-            (2, Some(2), Some("NVIDIA H100 80GB HBM3"))
+            (machine.library, machine.version),
+            (Some(Library::Nccl), Some(Version { major: 2, minor: 28 }))
         );
+        assert_eq!((machine.hosts.len(), machine.ranks, machine.one_thread), (2, Some(2), false));
+        assert_eq!(machine.gpu.as_deref(), Some("NVIDIA H100 80GB HBM3"));
         let table = &log.tables[0];
         assert_eq!((table.operation, table.line), (Operation::AllGather, 10));
         assert_eq!(table.calls, [(1024, 13.37), (2048, 14.25)]);
@@ -350,9 +540,8 @@ mod tests {
     #[test]
     fn columns_tell_most_collectives() {
         let of = |redop: &str, root: &str, busbw: &str| {
-            let head = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong";
             let row = format!("33554432 1 float {redop} {root} 1000.0 33.55 {busbw} 0 N/A N/A N/A N/A");
-            read(&format!("{head}\n{row}\n"), None, None).map(|log| log.tables[0].operation)
+            read(&format!("{HEAD}\n{row}\n"), None, None).map(|log| log.tables[0].operation)
         };
         assert_eq!(of("sum", "-1", "58.72"), Ok(Operation::AllReduce));
         assert_eq!(of("sum", "-1", "29.36"), Ok(Operation::ReduceScatter));
@@ -370,9 +559,116 @@ mod tests {
         assert_eq!(log.tables[0].calls, [(10_000_000, 950.0)]);
     }
 
+    const HEAD: &str = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong";
+
+    /// A program's output: its name, its ranks, and a row.
+    fn program_of(name: &str, ranks: u32, row: &str) -> String {
+        let ranks: String = (0..ranks)
+            .map(|rank| format!("# Rank {rank} Group 0 Pid 7 on n1 device {rank} [0x1b] Tesla V100\n"))
+            .collect();
+        format!(
+            "+ ./build/{name} -b 8\n# nThread 1 nGpus 8 minBytes 8\n# Using devices\n{ranks}{HEAD}\n{row}\n"
+        )
+    }
+
+    #[test]
+    fn every_program_of_a_file_has_its_own_machine() {
+        let row = "33554432 1 float sum -1 1000.0 33.55 58.72 0 1000.0 33.55 58.72 0";
+        let gather = "33554432 1 float none -1 1000.0 33.55 25.17 0 1000.0 33.55 25.17 0";
+        let text = program_of("all_reduce_perf", 4, row)
+            + &program_of("nccl_perf/all_gather_perf", 8, gather)
+            + &program_of("hypercube_perf", 8, gather)
+            + &program_of("all_reduce_perf", 2, row);
+        let log = read(&text, None, None).unwrap();
+        let found: Vec<_> = log.tables.iter().map(|table| (table.operation, table.machine.ranks)).collect();
+        assert_eq!(
+            found,
+            [
+                (Operation::AllReduce, Some(4)),
+                (Operation::AllGather, Some(8)),
+                (Operation::AllReduce, Some(2))
+            ]
+        );
+        assert!(log.tables[0].machine.one_thread);
+        assert_eq!(log.notes.len(), 1, "{:?}", log.notes);
+        assert!(log.notes[0].contains("hypercube_perf is not predicted"));
+    }
+
+    #[test]
+    fn columns_are_counted_from_the_type() {
+        let calls = |head: &str, row: &str| {
+            read(&format!("{head}\n{row}\n"), Some(Operation::AllToAll), None)
+                .map(|log| log.tables[0].calls.clone())
+        };
+        let expected = Ok(vec![(33_554_432, 1000.0)]);
+        // Nothing where the reduction was, the time of day, and no number out of place.
+        assert_eq!(calls(HEAD, "33554432 1 float -1 1000.0 33.55 25.17 0 1000.0 33.55 25.17 N/A"), expected);
+        let timestamp = format!("{HEAD} timestamp");
+        assert_eq!(
+            calls(
+                &timestamp,
+                "33554432 1 float none -1 1000.0 33.55 25.17 0 1.0 2.0 3.0 0 2026-03-01 10:00:00"
+            ),
+            expected
+        );
+        assert_eq!(calls(HEAD, "33554432 1 float none -1 N/A N/A N/A N/A 1000.0 33.55 25.17 0"), expected);
+        let more = read(
+            &format!("{HEAD}\n33554432 1 float none -1 1000.0 33.55 25.17 0 1000.0 33.55 25.17 0 OK\n"),
+            None,
+            None,
+        );
+        assert!(
+            more.unwrap_err()
+                .to_string()
+                .contains("11 cells after the type, and the heading in line 1 names 10")
+        );
+        let wrong = calls(HEAD, "33554432 1 float none -1 33.55 25.17 0 0 1000.0 33.55 25.17 0");
+        assert!(wrong.unwrap_err().to_string().contains("do not fit together"));
+    }
+
+    #[test]
+    fn a_table_is_not_of_another_collective() {
+        let row = "33554432 1 float sum -1 1000.0 33.55 58.72 0 1000.0 33.55 58.72 0";
+        let named = program_of("all_reduce_perf", 8, row);
+        assert!(
+            read(&named, Some(Operation::AllGather), None).unwrap_err().to_string().contains("names another")
+        );
+        let unnamed = format!("{HEAD}\n{row}\n");
+        assert!(
+            read(&unnamed, Some(Operation::AllGather), None)
+                .unwrap_err()
+                .to_string()
+                .contains("it has a reduction")
+        );
+        assert_eq!(
+            read(&unnamed, None, of_name("gathered.log")).unwrap().tables[0].operation,
+            Operation::AllReduce
+        );
+        let split = named.replace("Rank 3 Group 0", "Rank 3 Group 1");
+        assert!(read(&split, None, None).unwrap_err().to_string().contains("NCCL_TESTS_SPLIT"));
+    }
+
+    #[test]
+    fn versions_are_found() {
+        for (line, library, minor) in [
+            ("[1,0]<stdout>:NCCL version 2.21.5+cuda12.4", Library::Nccl, 21),
+            ("RCCL version : 2.22.3-HEAD:9c2b0b1", Library::Rccl, 22),
+            ("# nccl-tests version 2.13 nccl-library=2804", Library::Nccl, 8),
+        ] {
+            let log = read(&format!("{line}\n{NEW}"), None, None).unwrap();
+            let machine = &log.tables[0].machine;
+            assert_eq!(
+                (machine.library, machine.version),
+                (Some(library), Some(Version { major: 2, minor })),
+                "{line}"
+            );
+        }
+    }
+
     #[test]
     fn other_texts_have_no_table() {
-        assert_eq!(read("", None, None), Err(LogError::NoTable));
-        assert_eq!(read("# size time algbw busbw\nno row\n", None, None), Err(LogError::NoTable));
+        for text in ["", "# type time algbw busbw\nno row\n", "a;b\n1;2\n"] {
+            assert!(matches!(read(text, None, None), Err(LogError::NoTable { .. })), "{text}");
+        }
     }
 }

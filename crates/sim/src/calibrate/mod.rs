@@ -13,6 +13,8 @@ pub mod outliers;
 use std::collections::BTreeMap;
 
 use weftlink_fabric::Fabric;
+use weftlink_plan::choose::Chooser;
+use weftlink_plan::cost::Placement;
 
 use crate::accuracy::{BANDS, band};
 use crate::constants::Constants;
@@ -118,6 +120,17 @@ impl Place {
                     found.map_or(f64::NAN, |found| found.estimate.total_us())
                 };
                 calls.iter().map(time).collect()
+            }
+            Self::Gpus(on) if on.0.library == Library::Weft => {
+                let (setup, fabric) = on.as_ref();
+                let ground = Placement::with(fabric, constants);
+                let time = |(operation, bytes): &(Operation, u64)| {
+                    let collective = host::collective(*operation, setup.ranks())?;
+                    let chooser = Chooser::new(&collective, false, &ground);
+                    let (_, cost) = chooser.cheapest(*bytes)?;
+                    Some(cost.time().0 as f64 / 1e6)
+                };
+                calls.iter().map(|call| time(call).unwrap_or(f64::NAN)).collect()
             }
             _ => self.times(constants, calls),
         }

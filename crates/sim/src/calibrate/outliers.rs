@@ -18,14 +18,14 @@ const LOGS_LEAST: usize = 3;
 pub struct Run {
     /// Its hosts.
     pub hosts: Vec<String>,
-    /// What it measured.
-    pub calls: Vec<Call>,
+    /// What it measured, and where: an index into a list of places.
+    pub calls: Vec<(usize, Call)>,
 }
 
 /// A slow host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outlier {
-    /// Its name.
+    /// Its name, or those of hosts of which it is one.
     pub host: String,
     /// How many times longer calls take with it.
     pub slower: f64,
@@ -35,16 +35,19 @@ pub struct Outlier {
 
 /// The slow hosts, the slowest first.
 pub fn outliers(runs: &[Run]) -> Vec<Outlier> {
-    // For each number of hosts, collective and size: the run and its time.
-    let mut alike = BTreeMap::<(usize, &str, u64), Vec<_>>::new();
+    // For each place, number of hosts, collective and size: the runs and their times.
+    let mut alike = BTreeMap::<(usize, usize, &str, u64), BTreeMap<usize, f64>>::new();
     for (number, run) in runs.iter().enumerate() {
-        for (operation, bytes, time_us) in &run.calls {
-            alike.entry((run.hosts.len(), operation.name(), *bytes)).or_default().push((number, *time_us));
+        for (place, (operation, bytes, time_us)) in &run.calls {
+            alike
+                .entry((*place, run.hosts.len(), operation.name(), *bytes))
+                .or_default()
+                .insert(number, *time_us);
         }
     }
     let mut ratios: Vec<Vec<f64>> = vec![Vec::new(); runs.len()];
     for calls in alike.values().filter(|calls| calls.len() >= LOGS_LEAST) {
-        let median = quantile(calls.iter().map(|(_, time)| *time).collect(), 0.5);
+        let median = quantile(calls.values().copied().collect(), 0.5);
         for (number, time) in calls {
             ratios[*number].push(time / median);
         }
@@ -55,12 +58,17 @@ pub fn outliers(runs: &[Run]) -> Vec<Outlier> {
             hosts.entry(host).or_default().push(number);
         }
     }
+    // Hosts that occur only together cannot be told apart.
+    let mut together: BTreeMap<Vec<usize>, Vec<&str>> = BTreeMap::new();
+    for (host, runs) in hosts {
+        together.entry(runs).or_default().push(host);
+    }
     let slower = |number: usize| quantile(ratios[number].clone(), 0.5);
-    let mut found: Vec<Outlier> = hosts
+    let mut found: Vec<Outlier> = together
         .into_iter()
-        .map(|(host, runs)| {
+        .map(|(runs, hosts)| {
             let slower = runs.iter().map(|number| slower(*number)).fold(f64::INFINITY, f64::min);
-            Outlier { host: host.to_owned(), slower, runs }
+            Outlier { host: hosts.join(" or "), slower, runs }
         })
         .filter(|outlier| outlier.slower >= SLOWER)
         .collect();
@@ -74,7 +82,8 @@ mod tests {
     use crate::setup::Operation;
 
     fn run(hosts: &[&str], time_us: f64) -> Run {
-        let calls = [10, 20, 30].map(|power| (Operation::AllReduce, 1 << power, time_us * f64::from(power)));
+        let calls =
+            [10, 20, 30].map(|power| (0, (Operation::AllReduce, 1 << power, time_us * f64::from(power))));
         Run { hosts: hosts.iter().map(|host| (*host).to_owned()).collect(), calls: calls.to_vec() }
     }
 
@@ -97,5 +106,8 @@ mod tests {
     fn two_logs_do_not_tell_which_is_slow() {
         assert_eq!(outliers(&[run(&["a"], 1.0), run(&["b"], 3.0)]), []);
         assert_eq!(outliers(&[run(&["a"], 1.0), run(&["b"], 1.05), run(&["c"], 1.0)]), []);
+        let found = outliers(&[run(&["a", "b"], 1.0), run(&["c", "d"], 1.0), run(&["e", "f"], 2.0)]);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].host, "e or f");
     }
 }

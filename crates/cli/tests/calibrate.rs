@@ -112,6 +112,8 @@ fn every_command_that_predicts_takes_a_calibration() {
     differs("weft sim compare '2x dgx-a100' dgx-a100 --size 64KiB --json");
     differs("weft plan all-reduce '2x dgx-a100' --size 64KiB --json");
     differs("weft sim all-reduce '2x dgx-a100' --size 64KiB --explain");
+    let note = json(&folder, "weft sim all-reduce '2x dgx-a100' --size 64KiB --calibration fast.toml");
+    assert!(note["calibration"].as_str().unwrap().starts_with("calibrated on 29 calls"), "{note}");
     let text = shown(&folder, "weft sim all-reduce '2x dgx-a100' --size 64KiB --calibration fast.toml");
     assert!(text.contains("calibrated on 29 calls of nccl"), "{text}");
     for command in [
@@ -219,5 +221,7 @@ fn wrong_files_get_advice() {
     calibrate("none.log --fabric hgx-h100", "cannot read none.log");
     calibrate("sums=a.log --fabric hgx-h100", "no collective");
     calibrate("short.csv --fabric hgx-h100", "time_us is \"-1\"");
+    let other = shown(&folder, "weft sim calibrate a.log --fabric dgx-a100 | tr '\\n' ' '");
+    assert!(other.contains("measured on NVIDIA H100 80GB HBM3, and dgx-a100 has"), "{other}");
     refused(&folder, "weft sim all-reduce hgx-h100 --calibration a.log", "weft sim calibrate LOG... -o FILE");
 }

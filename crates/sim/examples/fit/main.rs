@@ -28,7 +28,7 @@ use std::process::ExitCode;
 
 use weftlink_sim::accuracy::sites::{self, Sites};
 use weftlink_sim::accuracy::{self, BANDS, band};
-use weftlink_sim::calibrate::least;
+use weftlink_sim::calibrate::least::{self, Aim};
 use weftlink_sim::estimate::Machine;
 use weftlink_sim::library::predict_on;
 use weftlink_sim::parallel::in_parallel;
@@ -179,7 +179,8 @@ fn fit(rows: &[Row], ratios: &[f64], without: Option<&[usize]>) -> Constants {
     let ratios: Vec<f64> = chosen.iter().map(|index| ratios[*index]).collect();
     let chosen: Vec<Row> = chosen.into_iter().map(|index| rows[index].clone()).collect();
     let weights = weigh(&chosen);
-    let fit = least::fit(&Constants::start(), &least::table(), (&weights, CLOSE), |constants| {
+    let aim = Aim { weights: &weights, close: CLOSE, searches: least::ITERATIONS_MAX };
+    let fit = least::fit(&Constants::start(), &least::table(), aim, |constants| {
         predict_all(constants, &chosen)
             .into_iter()
             .zip(&ratios)

@@ -3,7 +3,8 @@
 
 use crate::constants::{Constants, Name, Origin, TABLE};
 
-const ITERATIONS_MAX: usize = 40;
+/// Maximum number of steps, and of searches that suffice for any fit.
+pub const ITERATIONS_MAX: usize = 40;
 /// Step of the logarithm for numerical derivatives.
 const STEP: f64 = 0.01;
 /// Maximum distance of a constant from its start, in spreads.
@@ -20,6 +21,17 @@ pub struct Free {
     pub start: f64,
     /// How far it may be expected from there, as a fraction.
     pub spread: f64,
+}
+
+/// What a fit minimises, and how long it tries.
+#[derive(Clone, Copy, Debug)]
+pub struct Aim<'w> {
+    /// The weight of each residual.
+    pub weights: &'w [f64],
+    /// Errors above this, in units of sigma, count by their absolute value, and smaller ones squared.
+    pub close: f64,
+    /// Maximum number of searches along each constant, after the steps.
+    pub searches: usize,
 }
 
 /// The result of a fit.
@@ -63,13 +75,11 @@ pub fn hosts() -> Vec<Free> {
         .to_vec()
 }
 
-/// The constants with the smallest loss; all but the free ones stay at their values in `base`. `weights[i]` belongs to the i-th residual.
-///
-/// Errors above `close`, in units of sigma, count by their absolute value, and smaller ones squared.
+/// The constants with the smallest loss; all but the free ones stay at their values in `base`.
 pub fn fit(
     base: &Constants,
     free: &[Free],
-    (weights, close): (&[f64], f64),
+    Aim { weights, close, searches }: Aim<'_>,
     residuals: impl Fn(&Constants) -> Vec<f64>,
 ) -> Fit {
     let at = |moves: &[f64]| {
@@ -134,7 +144,7 @@ pub fn fit(
     }
     // The loss jumps where the library changes its choice, which derivatives do not show: search along each constant, too.
     let mut reach = 0.4;
-    for _ in 0..ITERATIONS_MAX {
+    for _ in 0..searches {
         let before = least;
         for index in 0..free.len() {
             for by in [reach, -reach] {

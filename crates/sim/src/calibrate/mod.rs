@@ -24,10 +24,13 @@ use crate::host::{self, Hosts};
 use crate::library::predict_on;
 use crate::published::Row;
 use crate::setup::{Library, Operation, Setup};
-use least::{Fit, Free};
+use least::{Aim, Fit, Free};
 
 /// Rounds of fitting and execution.
 const ROUNDS: usize = 2;
+
+/// Searches along each constant where a closed form takes milliseconds, or there is none.
+const SEARCHES_SLOW: usize = 2;
 
 /// Maximum number of calls of a table and band in a fit.
 const CALLS_MAX: usize = 20;
@@ -109,10 +112,19 @@ impl Place {
         }
     }
 
+    /// Whether the closed form takes microseconds.
+    fn has_fast_form(&self) -> bool {
+        let library = match self {
+            Self::Gpus(on) => on.0.library,
+            Self::Cores(hosts) => hosts.library,
+        };
+        matches!(library, Library::Nccl | Library::Rccl | Library::OneCcl)
+    }
+
     /// The same by the closed form, for libraries that have one.
     fn forms(&self, constants: &Constants, calls: &[(Operation, u64)]) -> Vec<f64> {
         match self {
-            Self::Gpus(on) if matches!(on.0.library, Library::Nccl | Library::Rccl | Library::OneCcl) => {
+            Self::Gpus(on) if self.has_fast_form() => {
                 let setup = &on.0;
                 let machine = Machine::new(constants, setup);
                 let time = |(operation, bytes): &(Operation, u64)| {
@@ -124,13 +136,21 @@ impl Place {
             Self::Gpus(on) if on.0.library == Library::Weft => {
                 let (setup, fabric) = on.as_ref();
                 let ground = Placement::with(fabric, constants);
-                let time = |(operation, bytes): &(Operation, u64)| {
-                    let collective = host::collective(*operation, setup.ranks())?;
-                    let chooser = Chooser::new(&collective, false, &ground);
-                    let (_, cost) = chooser.cheapest(*bytes)?;
+                let mut choosers: Vec<(Operation, Chooser<'_, '_>)> = Vec::new();
+                let mut time = |operation: Operation, bytes: u64| {
+                    let at = choosers.iter().position(|(of, _)| *of == operation);
+                    let at = match at {
+                        Some(at) => at,
+                        None => {
+                            let collective = host::collective(operation, setup.ranks())?;
+                            choosers.push((operation, Chooser::new(&collective, false, &ground)));
+                            choosers.len() - 1
+                        }
+                    };
+                    let (_, cost) = choosers[at].1.cheapest(bytes)?;
                     Some(cost.time().0 as f64 / 1e6)
                 };
-                calls.iter().map(|call| time(call).unwrap_or(f64::NAN)).collect()
+                calls.iter().map(|(operation, bytes)| time(*operation, *bytes).unwrap_or(f64::NAN)).collect()
             }
             _ => self.times(constants, calls),
         }
@@ -200,6 +220,9 @@ pub fn calibrate(
         chosen.into_iter().zip(&start).filter(|(_, time)| time.is_finite()).map(|(call, _)| call).collect();
     let weights = weigh(&chosen);
     let free = free(base, trust, |constants| forms(constants, &chosen));
+    let is_fast = places.iter().all(Place::has_fast_form);
+    let searches = if is_fast { least::ITERATIONS_MAX } else { SEARCHES_SLOW };
+    let aim = Aim { weights: &weights, close: trust.close, searches };
     let mut fit = Fit { constants: base.clone(), undetermined: Vec::new() };
     for _ in 0..ROUNDS {
         let executed = predict(&fit.constants, places, &chosen);
@@ -208,7 +231,7 @@ pub fn calibrate(
             .zip(forms(&fit.constants, &chosen))
             .map(|(executed, form)| if executed.is_finite() { executed / form } else { 1.0 })
             .collect();
-        fit = least::fit(base, &free, (&weights, trust.close), |constants| {
+        fit = least::fit(base, &free, aim, |constants| {
             let times = forms(constants, &chosen).into_iter().zip(&ratios).zip(&chosen);
             times
                 .map(|((form, ratio), call)| {

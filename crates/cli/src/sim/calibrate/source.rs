@@ -15,6 +15,7 @@ use weftlink_sim::accuracy::{band, error, quantile};
 use weftlink_sim::calibrate::log::{self, Log, Machine};
 use weftlink_sim::calibrate::outliers::{Outlier, Run};
 use weftlink_sim::calibrate::{Measured, Place, of_rows, predict};
+use weftlink_sim::gpu::Gpu;
 use weftlink_sim::host::Hosts;
 use weftlink_sim::library::LibrarySpec;
 use weftlink_sim::predict::{Case, Options, kinds, operation};
@@ -164,9 +165,30 @@ impl<'a> Source<'a> {
             });
             let fabric = self.fabric(&machine)?;
             let place = self.gpus(fabric, self.library.or(said.as_ref()), launch, operation)?;
+            self.compare_gpus(path, machine.gpu.as_deref(), place);
             self.add_table(place, operation, path, &calls, machine.hosts);
         }
         Ok(())
+    }
+
+    /// Notes a log whose GPUs are another model than those of the fabric.
+    fn compare_gpus(&mut self, path: &str, name: Option<&str>, place: usize) {
+        let (Some(name), Place::Gpus(on)) = (name, &self.places[place]) else { return };
+        let model = on.0.gpu.model();
+        let plain = |text: &str| {
+            text.to_ascii_lowercase().replace(|letter: char| !letter.is_ascii_alphanumeric(), "")
+        };
+        let (said, own) = (plain(name), plain(model.id));
+        // The longest name, because an H200 is no H20.
+        let ids = Gpu::all().map(|gpu| plain(gpu.id())).filter(|id| said.contains(id));
+        let Some(found) = ids.max_by_key(String::len) else { return };
+        if !own.starts_with(&found) && !found.starts_with(&own) {
+            let note =
+                format!("{path}: it was measured on {name}, and {} has {}", self.names[place].0, model.name);
+            if !self.notes.contains(&note) {
+                self.notes.push(note);
+            }
+        }
     }
 
     fn add_bench(&mut self, path: &str, content: &str, given: Option<Operation>) -> anyhow::Result<()> {

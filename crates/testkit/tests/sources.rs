@@ -34,7 +34,6 @@ const ATOMICS: &[(&str, &str)] = &[
     ("cuda/src/host_tests/windows.rs", "the same words, for kernels that are fibers of a test"),
     ("cli/src/limits.rs", "a flag that a signal handler sets"),
     ("cli/src/run/signals.rs", "set by signal handlers"),
-    ("cli/src/sim/accuracy.rs", "hands rows to threads; relaxed"),
     ("nccl/src/comm.rs", "counts unfinished calls; whether it is revoked"),
     ("nccl/src/messages.rs", "counts unfinished messages"),
     ("python/src/communicator.rs", "counts pending calls; relaxed"),

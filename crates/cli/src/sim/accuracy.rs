@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, anyhow};
@@ -19,6 +18,7 @@ use weftlink_sim::accuracy::{
     BANDS, Class, TableError, by_setup, by_table, error, predict_rows, quantile, summary,
 };
 use weftlink_sim::constants::COUNT;
+use weftlink_sim::parallel::in_parallel;
 use weftlink_sim::published::{self, Row, Use};
 
 use super::calibrate_on::{self, CalibrateOn, calibrated};
@@ -192,18 +192,10 @@ fn predict(
         progress: Progress::new(),
         failure: None,
     });
-    let next = AtomicUsize::new(0);
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                while let Some(group) = groups.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let of_setup: Vec<Row> = group.iter().map(|index| rows[*index].clone()).collect();
-                    let times = predict_rows(&constants[group[0]], &of_setup, &mut |_| {});
-                    predicted.lock().unwrap_or_else(PoisonError::into_inner).add(group, times);
-                }
-            });
-        }
+    in_parallel(&groups, |group| {
+        let of_setup: Vec<Row> = group.iter().map(|index| rows[*index].clone()).collect();
+        let times = predict_rows(&constants[group[0]], &of_setup, &mut |_| {});
+        predicted.lock().unwrap_or_else(PoisonError::into_inner).add(group, times);
     });
     let mut predicted = predicted.into_inner().unwrap_or_else(PoisonError::into_inner);
     predicted.progress.clear();

@@ -2,26 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[allow(dead_code, reason = "other tests use the rest")]
 mod common;
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use common::{Outcome, root, scratch, shell};
+use common::{Outcome, json, root, scratch, shell, shown};
 use serde_json::Value;
-
-/// The output of a command that must go well.
-fn shown(folder: &Path, command: &str) -> String {
-    let Outcome { output, errors, code } = shell(folder, command);
-    assert_eq!(code, Some(0), "{command}\n{errors}");
-    output
-}
-
-fn json(folder: &Path, command: &str) -> Value {
-    serde_json::from_str(&shown(folder, &format!("{command} --json"))).unwrap()
-}
 
 fn refused(folder: &Path, command: &str, why: &str) {
     let Outcome { output, errors, code } = shell(folder, command);

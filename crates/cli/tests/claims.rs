@@ -6,7 +6,6 @@
 
 #[path = "claims/book.rs"]
 mod book;
-#[allow(dead_code, reason = "other tests use the rest")]
 mod common;
 #[path = "claims/page.rs"]
 mod page;

@@ -2,22 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[allow(dead_code, reason = "other tests use the rest")]
 mod common;
 
-use std::path::Path;
-
-use common::{Outcome, root, scratch, shell};
+use common::{root, scratch, shell, shown};
 use serde_json::{Value, json};
 
 const ALGORITHMS: [&str; 5] = ["exchange-ll", "exchange", "one-shot", "two-shot", "ring"];
-
-/// The output of a command that must go well.
-fn shown(folder: &Path, command: &str) -> String {
-    let Outcome { output, errors, code } = shell(folder, command);
-    assert_eq!(code, Some(0), "{command}\n{errors}");
-    output
-}
 
 #[test]
 fn every_algorithm_is_listed_printed_and_proved() {

@@ -2,25 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[allow(dead_code, reason = "other tests use the rest")]
 mod common;
 
 use std::fs;
 use std::path::Path;
 
-use common::{Outcome, root, scratch, shell};
+use common::{Outcome, json, root, scratch, shell, shown};
 use serde_json::Value;
-
-/// The output of a command that must go well.
-fn shown(folder: &Path, command: &str) -> String {
-    let Outcome { output, errors, code } = shell(folder, command);
-    assert_eq!(code, Some(0), "{command}\n{errors}");
-    output
-}
-
-fn json(folder: &Path, command: &str) -> Value {
-    serde_json::from_str(&shown(folder, &format!("{command} --json"))).unwrap()
-}
 
 fn time_us(folder: &Path, question: &str) -> f64 {
     json(folder, &format!("weft sim {question}"))["rows"][0]["time_us"].as_f64().unwrap()

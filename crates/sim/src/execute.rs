@@ -24,6 +24,7 @@ use crate::setup::{Intra, Library, LibraryAlgorithm, Operation, Setup};
 pub use concurrent::Tenant;
 use costs::{LibraryCosts, Ports};
 pub(crate) use other_libraries::operation_of;
+pub(crate) use weft::closed_forms_of_weft;
 
 /// Messages in flight between two ranks: NCCL's `NCCL_STEPS`.
 const SLOTS: u32 = 8;

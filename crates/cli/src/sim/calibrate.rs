@@ -12,7 +12,7 @@ use weftlink_sim::Constants;
 use weftlink_sim::accuracy::BANDS;
 use weftlink_sim::calibrate::file::Calibration;
 use weftlink_sim::calibrate::outliers::{Outlier, outliers};
-use weftlink_sim::calibrate::{Trust, calibrate, predict};
+use weftlink_sim::calibrate::{calibrate, predict};
 use weftlink_sim::constants::TABLE;
 use weftlink_sim::library::parse_library;
 use weftlink_sim::setup::Library;
@@ -100,10 +100,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let mut progress = Progress::new();
     progress.show(&format!("fitting the constants to {}", counted(source.calls.len(), "call")));
     let before = predict(&shipped, &source.places, &source.calls);
-    let (fit, free) = calibrate(&shipped, &source.places, &source.calls, &Trust::BEST);
-    let after = predict(&fit.constants, &source.places, &source.calls);
+    let fitted = calibrate(&shipped, &source.places, &source.calls);
+    let after = predict(&fitted.constants, &source.places, &source.calls);
     progress.clear();
-    let calibration = Calibration::of(&fit, &free, source.title(), source.calls.len());
+    let calibration = Calibration::of(&fitted, source.title(), source.calls.len());
     if let Some(path) = &args.out {
         std::fs::write(path, calibration.to_string())
             .with_context(|| format!("cannot write {}", path.display()))

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use weftlink_sim::Constants;
 use weftlink_sim::accuracy::{BANDS, Class, TableError, summary};
-use weftlink_sim::calibrate::{Trust, calibrate, of_rows};
+use weftlink_sim::calibrate::{calibrate, of_rows};
 use weftlink_sim::parallel::in_parallel;
 use weftlink_sim::published::Row;
 use weftlink_sim::setup::Operation;
@@ -30,8 +30,8 @@ impl CalibrateOn {
         ))
     }
 
-    /// Whether a row is calibrated on, in a system with at least so many nodes.
-    fn takes(self, row: &Row, fewest: u32) -> bool {
+    /// Whether the calibration uses a row. `fewest` is the number of nodes of the system's smallest tables.
+    fn uses(self, row: &Row, fewest: u32) -> bool {
         match self {
             Self::Collective(operation) => row.operation == operation,
             Self::FewestNodes => row.setup.nodes == fewest,
@@ -53,13 +53,13 @@ pub(super) fn calibrated(
     let systems: Vec<Vec<&Row>> = systems.into_values().collect();
     let each = in_parallel(&systems, |rows| {
         let fewest = rows.iter().map(|row| row.setup.nodes).min().unwrap_or(0);
-        let (on, others): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| on.takes(row, fewest));
+        let (on, others): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| on.uses(row, fewest));
         if on.is_empty() || others.is_empty() {
             return None;
         }
         let (places, calls) = of_rows(on.into_iter());
-        let (fit, _) = calibrate(shipped, &places, &calls, &Trust::BEST);
-        Some((others, Arc::new(fit.constants)))
+        let fitted = calibrate(shipped, &places, &calls);
+        Some((others, Arc::new(fitted.constants)))
     });
     let mut left_out = Vec::new();
     let mut constants = Vec::new();

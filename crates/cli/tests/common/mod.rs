@@ -1,6 +1,8 @@
 //! What the tests of documents share: a shell that finds `weft`, and the comparison of what is committed with what is
 //! true now, which `WEFT_BLESS=1` turns into writing it.
 
+#![allow(dead_code, reason = "each test uses a part")]
+
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::{env, fs};
@@ -49,6 +51,18 @@ pub(crate) struct Outcome {
     pub(crate) output: String,
     pub(crate) errors: String,
     pub(crate) code: Option<i32>,
+}
+
+/// The output of a command that must go well.
+pub(crate) fn shown(folder: &Path, command: &str) -> String {
+    let Outcome { output, errors, code } = shell(folder, command);
+    assert_eq!(code, Some(0), "{command}\n{errors}");
+    output
+}
+
+/// The same with `--json`.
+pub(crate) fn json(folder: &Path, command: &str) -> serde_json::Value {
+    serde_json::from_str(&shown(folder, &format!("{command} --json"))).unwrap()
 }
 
 /// Runs a command line in a folder, by a shell whose `weft` is the one just built. What adapts the output to a terminal is not set.

@@ -28,7 +28,7 @@ use std::process::ExitCode;
 
 use weftlink_sim::accuracy::sites::{self, Sites};
 use weftlink_sim::accuracy::{self, BANDS, band};
-use weftlink_sim::calibrate::least::{self, Aim};
+use weftlink_sim::calibrate::least_squares::{self, Aim, fitted_constants};
 use weftlink_sim::estimate::Machine;
 use weftlink_sim::library::predict_on;
 use weftlink_sim::parallel::in_parallel;
@@ -179,16 +179,15 @@ fn fit(rows: &[Row], ratios: &[f64], without: Option<&[usize]>) -> Constants {
     let ratios: Vec<f64> = chosen.iter().map(|index| ratios[*index]).collect();
     let chosen: Vec<Row> = chosen.into_iter().map(|index| rows[index].clone()).collect();
     let weights = weigh(&chosen);
-    let aim = Aim { weights: &weights, close: CLOSE, searches: least::ITERATIONS_MAX };
-    let fit = least::fit(&Constants::start(), &least::table(), aim, |constants| {
+    let aim = Aim { weights: &weights, close: CLOSE, searches: least_squares::ITERATIONS_MAX };
+    least_squares::fit(&Constants::start(), &fitted_constants(), aim, |constants| {
         predict_all(constants, &chosen)
             .into_iter()
             .zip(&ratios)
             .zip(&chosen)
             .map(|((form, ratio), row)| libm::log(form * ratio / row.measured_us) / SIGMA[band(row.bytes)])
             .collect()
-    });
-    fit.constants
+    })
 }
 
 /// The rows to fit on; `without` are the indices of rows to leave out, in order.

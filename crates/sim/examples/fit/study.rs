@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use weftlink_sim::Constants;
 use weftlink_sim::accuracy::{BANDS, Class, TableError, by_table, predict_rows, summary};
-use weftlink_sim::calibrate::{Trust, calibrate, of_rows};
+use weftlink_sim::calibrate::{calibrate, of_rows};
 use weftlink_sim::parallel::in_parallel;
 use weftlink_sim::published::Row;
 use weftlink_sim::setup::Operation;
@@ -47,8 +47,8 @@ pub(crate) fn run(rows: &[Row], sites: &[(Vec<usize>, Constants)]) {
     let before = in_parallel(&cases, |case| errors(case.base, &case.others));
     let after = in_parallel(&cases, |case| {
         let (places, measured) = of_rows(case.on.iter());
-        let (fit, _) = calibrate(case.base, &places, &measured, &Trust::BEST);
-        errors(&fit.constants, &case.others)
+        let fitted = calibrate(case.base, &places, &measured);
+        errors(&fitted.constants, &case.others)
     });
     print(&cases, &before, &after);
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use thiserror::Error;
 use weftlink_fabric::nearest::did_you_mean;
 
-use super::least::{Fit, Free};
+use super::Fitted;
 use crate::constants::{Constants, TABLE, hash};
 
 /// Maximum size of a file.
@@ -100,14 +100,14 @@ fn fingerprint() -> u64 {
 }
 
 impl Calibration {
-    /// The result of a fit on `calls` calls.
-    pub fn of(fit: &Fit, free: &[Free], (machine, library): (String, String), calls: usize) -> Self {
-        let found = free.iter().zip(&fit.undetermined).map(|(free, part)| Found {
+    /// What was fitted to `calls` calls.
+    pub fn of(fitted: &Fitted, (machine, library): (String, String), calls: usize) -> Self {
+        let found = fitted.free.iter().zip(&fitted.undetermined).map(|(free, part)| Found {
             index: free.index,
             before: free.spread,
             now: free.spread * part,
         });
-        Self { machine, library, calls, constants: fit.constants.clone(), found: found.collect() }
+        Self { machine, library, calls, constants: fitted.constants.clone(), found: found.collect() }
     }
 
     /// Reads a file.
@@ -150,13 +150,13 @@ impl Calibration {
                 number.filter(|number| (least..=most).contains(number)).ok_or_else(|| FileError::Value {
                     name: format!("{name}.{key}"),
                     value: value.map_or("missing".to_owned(), ToString::to_string),
-                    least: rounded(least).to_string(),
-                    most: rounded(most).to_string(),
+                    least: least.to_string(),
+                    most: most.to_string(),
                 })
             };
             let shipped = TABLE[index].value;
             *calibration.constants.at_mut(index) =
-                number("value", (shipped / FACTOR_MAX, shipped * FACTOR_MAX))?;
+                number("value", (rounded(shipped / FACTOR_MAX), rounded(shipped * FACTOR_MAX)))?;
             let [before, now] = [number("before", DEVIATIONS)?, number("now", DEVIATIONS)?];
             calibration.found.push(Found { index, before, now });
         }

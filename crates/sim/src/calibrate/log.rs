@@ -36,7 +36,7 @@ pub struct Machine {
     pub hosts: Vec<String>,
     /// The number of ranks: of GPUs.
     pub ranks: Option<u32>,
-    /// Whether a process has several GPUs, whose kernels one thread launches.
+    /// Whether one thread launches the kernels of several GPUs.
     pub one_thread: bool,
     /// The name of the GPUs, as their driver gives it.
     pub gpu: Option<String>,
@@ -152,6 +152,8 @@ struct Named {
 struct Program {
     machine: Machine,
     named: Option<Named>,
+    /// GPUs of each thread, if the program says so (`nGpus`).
+    gpus_per_thread: Option<u32>,
     /// The process of each rank.
     ranks: BTreeMap<u32, String>,
     groups: BTreeSet<String>,
@@ -318,7 +320,10 @@ impl Program {
         let mut machine = self.machine.clone();
         machine.ranks = u32::try_from(self.ranks.len()).ok().filter(|ranks| *ranks > 0);
         let processes: BTreeSet<&String> = self.ranks.values().collect();
-        machine.one_thread = processes.len() < self.ranks.len();
+        machine.one_thread = match self.gpus_per_thread {
+            Some(gpus) => gpus > 1,
+            None => processes.len() < self.ranks.len(),
+        };
         machine.hosts.sort_unstable();
         machine.hosts.dedup();
         if machine.gpu.as_deref().is_some_and(|gpu| gpu.contains("AMD") || gpu.contains("Instinct")) {
@@ -337,6 +342,8 @@ impl Program {
         let after = |word: &str| {
             words.iter().position(|found| *found == word).and_then(|at| words.get(at + 1)).copied()
         };
+        let gpus = after("nGpus").and_then(|gpus| gpus.parse().ok());
+        self.gpus_per_thread = gpus.or(self.gpus_per_thread);
         if let (Some(rank), Some(host), Some(process)) = (after("Rank"), after("on"), after("Pid")) {
             if let Ok(rank) = rank.parse() {
                 self.ranks.insert(rank, format!("{host} {process}"));
@@ -590,6 +597,8 @@ mod tests {
             ]
         );
         assert!(log.tables[0].machine.one_thread);
+        let threads = text.replace("nThread 1 nGpus 8", "nThread 8 nGpus 1");
+        assert!(!read(&threads, None, None).unwrap().tables[0].machine.one_thread);
         assert_eq!(log.notes.len(), 1, "{:?}", log.notes);
         assert!(log.notes[0].contains("hypercube_perf is not predicted"));
     }

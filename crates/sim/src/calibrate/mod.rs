@@ -1,30 +1,29 @@
 //! Calibration: the constants of one machine, from its own measurements.
 //!
 //! The shipped constants are those of machines like it. A calibration starts there and moves them as far as the measurements ask, against a
-//! prior as wide as the constants differ between machines: a constant on which no measurement depends stays where it is, and one that is
-//! measured twenty times ends where the measurements are. Like the shipped fit it multiplies the closed form by the ratio of execution to
-//! closed form, which is close to one.
+//! prior as wide as the constants differ between machines: a constant on which no measurement depends stays where it is. All calls of a
+//! table and band count as one observation, because the model errs in the same way on all of them. Like the shipped fit it multiplies the
+//! closed form by the ratio of execution to closed form, which is close to one.
 
 pub mod file;
-pub mod least;
+pub mod least_squares;
 pub mod log;
 pub mod outliers;
 
 use std::collections::BTreeMap;
 
 use weftlink_fabric::Fabric;
-use weftlink_plan::choose::Chooser;
 use weftlink_plan::cost::Placement;
 
 use crate::accuracy::{BANDS, band};
 use crate::constants::Constants;
 use crate::estimate::Machine;
-use crate::execute::{ExecuteError, Runner};
+use crate::execute::{ExecuteError, Runner, closed_forms_of_weft};
 use crate::host::{self, Hosts};
 use crate::library::predict_on;
 use crate::published::Row;
 use crate::setup::{Library, Operation, Setup};
-use least::{Aim, Fit, Free};
+use least_squares::{Aim, Free, fit, fitted_constants, host_constants, undetermined};
 
 /// Rounds of fitting and execution.
 const ROUNDS: usize = 2;
@@ -59,30 +58,25 @@ pub struct Measured {
     pub time_us: f64,
 }
 
-/// How far measurements of one machine are trusted.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Trust {
-    /// The errors in each band of sizes, as logarithms, that are not followed: tables of one machine differ by that much from each other.
-    pub slack: [f64; BANDS.len()],
-    /// The scale of errors beyond that.
-    pub sigma: [f64; BANDS.len()],
-    /// The error, as a part of sigma, from which on a call counts less.
-    pub close: f64,
-    /// How much wider the constants of one machine spread than the shipped fit lets them.
-    pub spread: f64,
-}
+/// The errors in each band of sizes, as logarithms, that are not followed: tables of one machine differ by that much from each other.
+const SLACK: [f64; BANDS.len()] = [0.02, 0.05, 0.0, 0.05];
 
-impl Trust {
-    /// The values that did best on the open sites, of a dozen that were tried with `examples/fit`. Between 1 and 64 MiB, where the
-    /// collectives of one machine differ most, measurements say little; above, only large errors are followed.
-    pub const BEST: Self =
-        Self { slack: [0.02, 0.05, 0.0, 0.05], sigma: [0.035, 0.06, 0.2, 0.05], close: 2.0, spread: 1.0 };
+/// The scale of errors beyond that. Between 1 and 64 MiB, where the collectives of one machine differ most, measurements say little. These values did
+/// best of a dozen by `fit -- calibrate`, on the open sites.
+const SIGMA: [f64; BANDS.len()] = [0.035, 0.06, 0.2, 0.05];
 
-    /// An error in units of sigma.
-    fn residual(&self, error: f64, bytes: u64) -> f64 {
-        let band = band(bytes);
-        (error.abs() - self.slack[band]).max(0.0).copysign(error) / self.sigma[band]
-    }
+/// Errors above this, in units of their scale, count by their absolute value.
+const CLOSE: f64 = 2.0;
+
+/// A calibrated machine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fitted {
+    /// All constants.
+    pub constants: Constants,
+    /// Those on which the measurements depend, as they were before.
+    pub free: Vec<Free>,
+    /// For each of them, the part of its spread that the measurements leave undetermined: 1 if they say nothing.
+    pub undetermined: Vec<f64>,
 }
 
 impl Place {
@@ -134,23 +128,7 @@ impl Place {
                 calls.iter().map(time).collect()
             }
             Self::Gpus(on) if on.0.library == Library::Weft => {
-                let (setup, fabric) = on.as_ref();
-                let ground = Placement::with(fabric, constants);
-                let mut choosers: Vec<(Operation, Chooser<'_, '_>)> = Vec::new();
-                let mut time = |operation: Operation, bytes: u64| {
-                    let at = choosers.iter().position(|(of, _)| *of == operation);
-                    let at = match at {
-                        Some(at) => at,
-                        None => {
-                            let collective = host::collective(operation, setup.ranks())?;
-                            choosers.push((operation, Chooser::new(&collective, false, &ground)));
-                            choosers.len() - 1
-                        }
-                    };
-                    let (_, cost) = choosers[at].1.cheapest(bytes)?;
-                    Some(cost.time().0 as f64 / 1e6)
-                };
-                calls.iter().map(|(operation, bytes)| time(*operation, *bytes).unwrap_or(f64::NAN)).collect()
+                closed_forms_of_weft(&Placement::with(&on.1, constants), calls)
             }
             _ => self.times(constants, calls),
         }
@@ -204,13 +182,8 @@ pub fn predict(constants: &Constants, places: &[Place], measured: &[Measured]) -
     each(places, measured, |place, calls| place.times(constants, calls))
 }
 
-/// The constants of the machine that calls were measured on, and those on which the calls depend; `base` are those of machines like it.
-pub fn calibrate(
-    base: &Constants,
-    places: &[Place],
-    measured: &[Measured],
-    trust: &Trust,
-) -> (Fit, Vec<Free>) {
+/// The constants of the machine that calls were measured on; `base` are those of machines like it.
+pub fn calibrate(base: &Constants, places: &[Place], measured: &[Measured]) -> Fitted {
     let chosen = thin(measured);
     let forms = |constants: &Constants, measured: &[Measured]| {
         each(places, measured, |place, calls| place.forms(constants, calls))
@@ -219,32 +192,42 @@ pub fn calibrate(
     let chosen: Vec<Measured> =
         chosen.into_iter().zip(&start).filter(|(_, time)| time.is_finite()).map(|(call, _)| call).collect();
     let weights = weigh(&chosen);
-    let free = free(base, trust, |constants| forms(constants, &chosen));
+    let free = free(base, |constants| forms(constants, &chosen));
     let is_fast = places.iter().all(Place::has_fast_form);
-    let searches = if is_fast { least::ITERATIONS_MAX } else { SEARCHES_SLOW };
-    let aim = Aim { weights: &weights, close: trust.close, searches };
-    let mut fit = Fit { constants: base.clone(), undetermined: Vec::new() };
+    let searches = if is_fast { least_squares::ITERATIONS_MAX } else { SEARCHES_SLOW };
+    let aim = Aim { weights: &weights, close: CLOSE, searches };
+    let ratios = |constants: &Constants| -> Vec<f64> {
+        let executed = predict(constants, places, &chosen);
+        let times = executed.into_iter().zip(forms(constants, &chosen));
+        times.map(|(executed, form)| if executed.is_finite() { executed / form } else { 1.0 }).collect()
+    };
+    let errors = |constants: &Constants, ratios: &[f64]| -> Vec<(f64, usize)> {
+        let times = forms(constants, &chosen).into_iter().zip(ratios).zip(&chosen);
+        times
+            .map(|((form, ratio), call)| (libm::log(form * ratio / call.time_us), band(call.bytes)))
+            .collect()
+    };
+    let mut constants = base.clone();
     for _ in 0..ROUNDS {
-        let executed = predict(&fit.constants, places, &chosen);
-        let ratios: Vec<f64> = executed
-            .iter()
-            .zip(forms(&fit.constants, &chosen))
-            .map(|(executed, form)| if executed.is_finite() { executed / form } else { 1.0 })
-            .collect();
-        fit = least::fit(base, &free, aim, |constants| {
-            let times = forms(constants, &chosen).into_iter().zip(&ratios).zip(&chosen);
-            times
-                .map(|((form, ratio), call)| {
-                    trust.residual(libm::log(form * ratio / call.time_us), call.bytes)
-                })
-                .collect()
+        let ratios = ratios(&constants);
+        constants = fit(base, &free, aim, |constants| {
+            let beyond = |(error, band): (f64, usize)| {
+                (error.abs() - SLACK[band]).max(0.0).copysign(error) / SIGMA[band]
+            };
+            errors(constants, &ratios).into_iter().map(beyond).collect()
         });
     }
-    (fit, free)
+    // An error within the slack moves nothing, but that it is small says something.
+    let ratios = ratios(&constants);
+    let undetermined = undetermined(&constants, &free, &weights, |constants| {
+        let known = |(error, band): (f64, usize)| error / libm::hypot(SLACK[band], SIGMA[band]);
+        errors(constants, &ratios).into_iter().map(known).collect()
+    });
+    Fitted { constants, free, undetermined }
 }
 
 /// The constants on which the times depend.
-fn free(base: &Constants, trust: &Trust, times: impl Fn(&Constants) -> Vec<f64>) -> Vec<Free> {
+fn free(base: &Constants, times: impl Fn(&Constants) -> Vec<f64>) -> Vec<Free> {
     let before = times(base);
     let depends = |index: usize| {
         [0.9, 1.1].iter().any(|by| {
@@ -253,8 +236,8 @@ fn free(base: &Constants, trust: &Trust, times: impl Fn(&Constants) -> Vec<f64>)
             times(&moved) != before
         })
     };
-    let free = least::table().into_iter().chain(least::hosts()).filter(|free| depends(free.index));
-    free.map(|free| Free { start: base.at(free.index), spread: free.spread * trust.spread, ..free }).collect()
+    let free = fitted_constants().into_iter().chain(host_constants()).filter(|free| depends(free.index));
+    free.map(|free| Free { start: base.at(free.index), ..free }).collect()
 }
 
 /// Few enough calls of each table and band.

@@ -13,6 +13,7 @@ use super::{ExecuteError, Execution, Runner, SLOTS, simulated};
 use crate::engine::wires::Wire;
 use crate::engine::{self, Conditions, CostModel, Job, LinkLine, Load, Sent, Spans, Volumes};
 use crate::estimate::{Estimate, FillTerm, HopTerm, Over, WireTerm, Working};
+use crate::host;
 use crate::library::Prediction;
 use crate::setup::{LibraryAlgorithm, Operation};
 
@@ -77,6 +78,25 @@ impl Runner<'_> {
         let time = outcome.time.max(self.least(ground, operation, bytes));
         Ok(Execution { chosen, algorithm: "plan", time, outcome: Some(outcome) })
     }
+}
+
+/// Microseconds of calls by the chooser alone; not a number for one that Weft does not have.
+pub(crate) fn closed_forms_of_weft(ground: &Placement<'_>, calls: &[(Operation, u64)]) -> Vec<f64> {
+    let mut operations: Vec<Operation> = Vec::new();
+    for (operation, _) in calls {
+        if !operations.contains(operation) {
+            operations.push(*operation);
+        }
+    }
+    let mut times = vec![f64::NAN; calls.len()];
+    for operation in operations {
+        let Some(collective) = host::collective(operation, ground.layout().ranks()) else { continue };
+        let chooser = Chooser::new(&collective, false, ground).without(&NEED_A_PLUGIN);
+        for ((_, bytes), time) in calls.iter().zip(&mut times).filter(|((of, _), _)| *of == operation) {
+            *time = chooser.cheapest(*bytes).map_or(f64::NAN, |(_, cost)| cost.time().0 as f64 / 1e6);
+        }
+    }
+    times
 }
 
 /// The closed form of a candidate or plan.

@@ -34,17 +34,8 @@ pub struct Aim<'w> {
     pub searches: usize,
 }
 
-/// The result of a fit.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Fit {
-    /// The constants with the smallest loss.
-    pub constants: Constants,
-    /// For each free constant, the part of its spread that the data leaves undetermined: 1 if the data says nothing.
-    pub undetermined: Vec<f64>,
-}
-
 /// All fitted constants of the table, around physical values.
-pub fn table() -> Vec<Free> {
+pub fn fitted_constants() -> Vec<Free> {
     let each = TABLE.iter().enumerate().filter_map(|(index, constant)| match constant.origin {
         Origin::Fitted { start, spread } => Some(Free { index, start, spread }),
         Origin::Nccl | Origin::Set => None,
@@ -53,7 +44,7 @@ pub fn table() -> Vec<Free> {
 }
 
 /// Constants that the shipped fit does not move, because published measurements say nothing about them: those of cores and host memory.
-pub fn hosts() -> Vec<Free> {
+pub fn host_constants() -> Vec<Free> {
     use Name::{
         ColdPart, CoreGBps, HostMemoryGBps, LineUs, MpiGBps, MpiMessageUs, SlotUs, TcpCoreGBps, TcpHopUs,
         TcpMessageUs,
@@ -81,14 +72,8 @@ pub fn fit(
     free: &[Free],
     Aim { weights, close, searches }: Aim<'_>,
     residuals: impl Fn(&Constants) -> Vec<f64>,
-) -> Fit {
-    let at = |moves: &[f64]| {
-        let mut constants = base.clone();
-        for (Free { index, start, spread }, by) in free.iter().zip(moves) {
-            *constants.at_mut(*index) = start * libm::exp(by * spread);
-        }
-        constants
-    };
+) -> Constants {
+    let at = |moves: &[f64]| moved(base, free, moves);
     let loss = |residuals: &[f64], moves: &[f64]| {
         let rows: f64 =
             residuals.iter().zip(weights).map(|(residual, weight)| weight * robust(*residual, close)).sum();
@@ -98,25 +83,11 @@ pub fn fit(
     let mut current = residuals(&at(&moves));
     let mut least = loss(&current, &moves);
     let mut damping = 1e-2;
-    let linear = |moves: &[f64], current: &[f64]| {
-        let columns: Vec<Vec<f64>> = (0..free.len())
-            .map(|index| {
-                let step = STEP / free[index].spread;
-                let mut moved = moves.to_vec();
-                moved[index] += step;
-                residuals(&at(&moved))
-                    .iter()
-                    .zip(current)
-                    .map(|(after, before)| (after - before) / step)
-                    .collect()
-            })
-            .collect();
+    for _ in 0..ITERATIONS_MAX {
+        let columns = derivatives(free, &moves, &current, |moves| residuals(&at(moves)));
         let pulls: Vec<f64> =
             current.iter().zip(weights).map(|(residual, weight)| weight * pull(*residual, close)).collect();
-        normal(&columns, current, &pulls, moves)
-    };
-    for _ in 0..ITERATIONS_MAX {
-        let (matrix, gradient) = linear(&moves, &current);
+        let (matrix, gradient) = normal(&columns, &current, &pulls, &moves);
         let mut better = false;
         for _ in 0..8 {
             let mut damped = matrix.clone();
@@ -164,16 +135,54 @@ pub fn fit(
             }
         }
     }
-    current = residuals(&at(&moves));
-    let (matrix, _) = linear(&moves, &current);
+    at(&moves)
+}
+
+/// For each free constant, the part of its spread that the data leaves undetermined: 1 if the data says nothing. The residuals are in units
+/// of what is not known about them.
+pub fn undetermined(
+    fitted: &Constants,
+    free: &[Free],
+    weights: &[f64],
+    residuals: impl Fn(&Constants) -> Vec<f64>,
+) -> Vec<f64> {
+    let free: Vec<Free> = free.iter().map(|free| Free { start: fitted.at(free.index), ..*free }).collect();
+    let moves = vec![0.0; free.len()];
+    let current = residuals(fitted);
+    let columns = derivatives(&free, &moves, &current, |moves| residuals(&moved(fitted, &free, moves)));
+    let (matrix, _) = normal(&columns, &current, weights, &moves);
     let variance = |index: usize| {
         let unit: Vec<f64> = (0..free.len()).map(|at| f64::from(u8::from(at == index))).collect();
         solve(matrix.clone(), unit)[index]
     };
-    let undetermined = (0..free.len())
-        .map(|index| Some(variance(index)).filter(|part| (0.0..=1.0).contains(part)).unwrap_or(1.0).sqrt())
-        .collect();
-    Fit { constants: at(&moves), undetermined }
+    // Not a number, or just above 1 by rounding: the data says nothing.
+    let part = |index| Some(variance(index)).filter(|part| (0.0..=1.0).contains(part)).unwrap_or(1.0).sqrt();
+    (0..free.len()).map(part).collect()
+}
+
+/// The constants after moves, in spreads.
+fn moved(base: &Constants, free: &[Free], moves: &[f64]) -> Constants {
+    let mut constants = base.clone();
+    for (Free { index, start, spread }, by) in free.iter().zip(moves) {
+        *constants.at_mut(*index) = start * libm::exp(by * spread);
+    }
+    constants
+}
+
+/// The derivatives of all residuals by the moves of each constant.
+fn derivatives(
+    free: &[Free],
+    moves: &[f64],
+    current: &[f64],
+    residuals: impl Fn(&[f64]) -> Vec<f64>,
+) -> Vec<Vec<f64>> {
+    let column = |index: usize| {
+        let step = STEP / free[index].spread;
+        let mut moved = moves.to_vec();
+        moved[index] += step;
+        residuals(&moved).iter().zip(current).map(|(after, before)| (after - before) / step).collect()
+    };
+    (0..free.len()).map(column).collect()
 }
 
 /// Loss of an error: about its absolute value, quadratic near 0.

@@ -31,7 +31,7 @@ pub use cluster::resolve;
 pub use device::{Device, DeviceKind};
 pub use fabric::{Fabric, FabricBuilder, FabricError};
 pub use id::{DeviceId, HostId};
-pub use link::{Link, LinkKind, LinkSpec, Measure};
+pub use link::{Link, LinkKind, LinkSpec, Measure, SpecId};
 pub use paths::{Path, PathType, Paths};
 pub use peer_access::PeerAccess;
 pub use spec::ClusterSpec;

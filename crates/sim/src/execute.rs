@@ -5,6 +5,7 @@
 
 mod concurrent;
 mod costs;
+mod few_islands;
 mod messages;
 mod other_libraries;
 mod weft;
@@ -23,6 +24,7 @@ use crate::library::{Prediction, predict_on};
 use crate::setup::{Intra, Library, LibraryAlgorithm, Operation, Setup};
 pub use concurrent::Tenant;
 use costs::{LibraryCosts, Ports};
+use few_islands::FewIslands;
 pub(crate) use other_libraries::operation_of;
 pub(crate) use weft::closed_forms_of_weft;
 
@@ -165,11 +167,7 @@ impl<'s> Runner<'s> {
 
     /// The data of each step of a plan for all ranks, if blocks have different lengths.
     fn volumes(&self, plan: &Partial) -> Result<Option<Volumes>, ExecuteError> {
-        let Some(counts) =
-            self.counts.as_ref().filter(|counts| counts.iter().any(|count| *count != counts[0]))
-        else {
-            return Ok(None);
-        };
+        let Some(counts) = self.counts.as_ref().filter(|_| self.has_counts()) else { return Ok(None) };
         let mean = counts.iter().map(|count| *count as f64).sum::<f64>() / counts.len().max(1) as f64;
         let is_gather = matches!(plan.well_formed().collective, Collective::AllGather);
         let volumes = Volumes::new(plan, |rank, block| {
@@ -185,12 +183,15 @@ impl<'s> Runner<'s> {
         Ok(Some(volumes))
     }
 
+    /// Whether blocks have different lengths.
+    fn has_counts(&self) -> bool {
+        self.counts.as_ref().is_some_and(|counts| counts.iter().any(|count| *count != counts[0]))
+    }
+
     /// How many ranks to simulate: all of them if their blocks differ.
     fn simulated(&self, paths: &Paths<'_>, layout: &Layout, operation: Operation) -> Option<u32> {
-        let differ =
-            self.counts.as_ref().is_some_and(|counts| counts.iter().any(|count| *count != counts[0]));
         match layout.ranks() {
-            ranks if differ && ranks <= RANKS_WHOLE_MAX => Some(ranks),
+            ranks if self.has_counts() && ranks <= RANKS_WHOLE_MAX => Some(ranks),
             _ => simulated(paths, layout, operation),
         }
     }
@@ -250,24 +251,44 @@ impl<'s> Runner<'s> {
             _ => chosen,
         };
         let layout = layout(ground.layout(), &self.setup, chosen.algorithm);
-        let recipe = recipe(chosen.algorithm, chosen.protocol, operation, &layout)?
-            .with_protocol(chosen.protocol)
-            .with_depth_of(SLOTS);
-        let Some(simulated) = self.simulated(paths, &layout, operation) else {
+        let algorithm = chosen.algorithm.name();
+        let Some(outcome) = self.simulate(paths, &layout, &chosen, (operation, bytes), true)? else {
             let time = picoseconds(chosen.estimate.total_us());
-            return Ok(Execution { chosen, algorithm: chosen.algorithm.name(), time, outcome: None });
+            return Ok(Execution { chosen, algorithm, time, outcome: None });
         };
-        let plan = recipe.partial(simulated);
-        let ports = Ports::of(&self.fabric, &self.machine);
-        let costs =
-            LibraryCosts::new(self.constants, &self.machine, ports, &chosen, operation, bytes as f64, &plan);
-        let share = bytes as f64 / costs::identical_plans(&self.machine, &ports, chosen.algorithm, operation);
-        let load = Load { bytes: (share.round() as u64).max(1), tiles: costs.tiles() };
-        let volumes = self.volumes(&plan)?;
-        let outcome = weft::traced((&plan, volumes.as_ref()), paths, load, &costs, None)?;
         let time = picoseconds(chosen.estimate.with_device(outcome.time.0 as f64 / 1e6));
         let time = time.max(self.least(ground, operation, bytes));
-        Ok(Execution { chosen, algorithm: chosen.algorithm.name(), time, outcome: Some(outcome) })
+        Ok(Execution { chosen, algorithm, time, outcome: Some(outcome) })
+    }
+
+    /// Runs the plan of a choice; `None` if there are too many ranks. Few islands may stand for all.
+    fn simulate(
+        &self,
+        paths: &Paths<'_>,
+        layout: &Layout,
+        chosen: &Prediction,
+        (operation, bytes): (Operation, u64),
+        few_islands: bool,
+    ) -> Result<Option<Outcome>, ExecuteError> {
+        let plan = |layout: &Layout, simulated: u32| -> Result<Partial, ExecuteError> {
+            Ok(recipe(chosen, operation, layout)?.partial(simulated))
+        };
+        let ports = Ports::of(&self.fabric, &self.machine);
+        let channels = recipe(chosen, operation, layout)?.outline().channels.len();
+        let at = (operation, bytes as f64);
+        let costs = LibraryCosts::new(self.constants, &self.machine, ports, chosen, at, channels);
+        let share = bytes as f64 / costs::identical_plans(&self.machine, &ports, chosen.algorithm, operation);
+        let load = Load { bytes: (share.round() as u64).max(1), tiles: costs.tiles() };
+        let has_root = matches!(operation, Operation::Broadcast | Operation::Reduce);
+        let few = FewIslands::of(paths, layout, like(chosen, operation, layout), has_root);
+        if let Some(few) = few.filter(|_| few_islands && !self.has_counts()) {
+            let outcome = few.run(|layout| plan(layout, layout.ranks()), paths, load, &costs)?;
+            return Ok(Some(outcome));
+        }
+        let Some(simulated) = self.simulated(paths, layout, operation) else { return Ok(None) };
+        let plan = plan(layout, simulated)?;
+        let volumes = self.volumes(&plan)?;
+        Ok(Some(weft::traced((&plan, volumes.as_ref()), paths, load, &costs, None)?))
     }
 
     /// The time that no algorithm can beat. Where one of several identical plans is simulated, on links faster than those of the others,
@@ -335,12 +356,21 @@ fn layout(found: &Layout, setup: &Setup, algorithm: LibraryAlgorithm) -> Layout 
     layout
 }
 
-fn recipe(
-    algorithm: LibraryAlgorithm,
-    protocol: Protocol,
+/// The plan of a library's choice.
+fn recipe<'l>(
+    chosen: &Prediction,
     operation: Operation,
-    layout: &Layout,
-) -> Result<Recipe<'_>, Impossible> {
+    layout: &'l Layout,
+) -> Result<Recipe<'l>, Impossible> {
+    let recipe = outline(chosen, operation, layout)?;
+    Ok(recipe.with_protocol(chosen.protocol).with_depth_of(SLOTS))
+}
+
+fn outline<'l>(
+    chosen: &Prediction,
+    operation: Operation,
+    layout: &'l Layout,
+) -> Result<Recipe<'l>, Impossible> {
     let collective = match operation {
         Operation::AllReduce => Collective::AllReduce,
         Operation::AllGather => Collective::AllGather,
@@ -356,9 +386,15 @@ fn recipe(
             return Err(Impossible(format!("no library for GPUs but Weft has {}", operation.name())));
         }
     };
+    like(chosen, operation, layout).recipe(&collective, layout)
+}
+
+/// The algorithm of ours that moves data as a library's does.
+fn like(chosen: &Prediction, operation: Operation, layout: &Layout) -> Algorithm {
     let rooted = matches!(operation, Operation::Broadcast | Operation::Reduce);
     let parts = matches!(operation, Operation::AllGather | Operation::ReduceScatter);
-    let algorithm = match algorithm {
+    match chosen.algorithm {
+        _ if operation == Operation::AllToAll => Algorithm::Pairwise,
         LibraryAlgorithm::Ring | LibraryAlgorithm::Direct if rooted => Algorithm::Chain,
         LibraryAlgorithm::Ring | LibraryAlgorithm::Direct => Algorithm::Ring,
         // All-gather and reduce-scatter run at a ring's bandwidth.
@@ -369,14 +405,13 @@ fn recipe(
         // The NICs hide the traffic inside a node; the two variants differ only in their share of the NICs.
         LibraryAlgorithm::CollnetDirect | LibraryAlgorithm::CollnetChain => Algorithm::CollnetDirect,
         LibraryAlgorithm::Pat => Algorithm::Pat,
-        LibraryAlgorithm::Symmetric => match (protocol, operation) {
+        LibraryAlgorithm::Symmetric => match (chosen.protocol, operation) {
             (Protocol::Ll, _) => Algorithm::ExchangeLl,
             (_, Operation::AllReduce) if layout.switched => Algorithm::Nvls,
             (_, Operation::ReduceScatter) => Algorithm::OneShot,
             _ => Algorithm::TwoShot,
         },
-    };
-    algorithm.recipe(&collective, layout)
+    }
 }
 
 fn picoseconds(us: f64) -> Picoseconds {
@@ -388,6 +423,42 @@ mod tests {
     use super::*;
     use crate::gpu::gpu;
     use crate::setup::Network;
+
+    /// More islands only make trees higher, rings longer and messages more.
+    #[test]
+    fn few_islands_stand_for_all() {
+        let constants = Constants::shipped();
+        let mut compared = 0;
+        for (spec, algorithm) in [
+            ("32x hgx-h100 + 8x ndr", Some(LibraryAlgorithm::NvlsTree)),
+            ("25x hgx-h100 + 8x ndr, leaf-spine", Some(LibraryAlgorithm::Tree)),
+            ("33x p4d", None),
+            ("18x dgx-1-v100 + 4x edr", None),
+        ] {
+            let fabric = weftlink_fabric::resolve(spec).unwrap();
+            let setup = Setup { algorithm, ..Setup::of(&fabric).unwrap() };
+            let runner = Runner::on(&constants, setup, fabric.clone());
+            let (ground, paths) = (Placement::with(&fabric, &constants), Paths::of(&fabric));
+            use Operation::{AllGather, AllReduce, AllToAll, Broadcast, Reduce, ReduceScatter};
+            for operation in [AllReduce, AllGather, ReduceScatter, AllToAll, Broadcast, Reduce] {
+                for bytes in [4 << 10, 4 << 20, 256 << 20] {
+                    let call = (operation, bytes);
+                    let chosen = predict_on(&constants, &runner.machine, &runner.setup, call.0, call.1);
+                    let Some(chosen) = chosen else { continue };
+                    let layout = layout(ground.layout(), &runner.setup, chosen.algorithm);
+                    let run = |few: bool| {
+                        let outcome = runner.simulate(&paths, &layout, &chosen, call, few);
+                        outcome.unwrap().unwrap().time.0 as f64
+                    };
+                    let ratio = run(true) / run(false);
+                    let what = format!("{spec} {operation:?} {:?} {bytes}: {ratio}", chosen.algorithm);
+                    assert!((ratio - 1.0).abs() < 0.03, "{what}");
+                    compared += u32::from(ratio != 1.0);
+                }
+            }
+        }
+        assert!(compared > 20, "only {compared} differ at all");
+    }
 
     /// Both use the same costs; they may differ by effects that only a simulation finds.
     #[test]

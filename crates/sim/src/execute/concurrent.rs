@@ -6,7 +6,7 @@ use weftlink_plan::{Layout, Partial};
 
 use super::costs::{LibraryCosts, Ports};
 use super::{
-    ExecuteError, Execution, RANKS_WHOLE_MAX, Runner, SLOTS, costs, layout, picoseconds, recipe, simulated,
+    ExecuteError, Execution, RANKS_WHOLE_MAX, Runner, costs, layout, picoseconds, recipe, simulated,
 };
 
 use crate::engine::{self, Conditions, Job, Load, Spans};
@@ -83,9 +83,8 @@ impl Runner<'_> {
                     &ready.machine,
                     self.ports_of(&ready.machine),
                     &ready.chosen,
-                    tenant.operation,
-                    tenant.bytes as f64,
-                    &ready.plan,
+                    (tenant.operation, tenant.bytes as f64),
+                    ready.plan.well_formed().channels.len(),
                 )
             })
             .collect();
@@ -156,15 +155,18 @@ impl Runner<'_> {
             &part
         };
         let layout = layout(of, &setup, chosen.algorithm);
-        let recipe = recipe(chosen.algorithm, chosen.protocol, tenant.operation, &layout)?
-            .with_protocol(chosen.protocol)
-            .with_depth_of(SLOTS);
         let few = simulated(paths, &layout, tenant.operation).filter(|_| !whole);
-        let plan = recipe.partial(few.unwrap_or(layout.ranks()));
+        let plan = recipe(&chosen, tenant.operation, &layout)?.partial(few.unwrap_or(layout.ranks()));
         let (ports, bytes) = (self.ports_of(&machine), tenant.bytes as f64);
         let share = bytes / costs::identical_plans(&machine, &ports, chosen.algorithm, tenant.operation);
-        let costs =
-            LibraryCosts::new(self.constants, &machine, ports, &chosen, tenant.operation, bytes, &plan);
+        let costs = LibraryCosts::new(
+            self.constants,
+            &machine,
+            ports,
+            &chosen,
+            (tenant.operation, bytes),
+            plan.well_formed().channels.len(),
+        );
         let tiles = costs.tiles().min(TILES_MAX);
         let load = Load { bytes: (share.round() as u64).max(1), tiles };
         Ok(Prepared { machine, chosen, plan, load, gpus: (!all).then(|| tenant.gpus.clone()) })

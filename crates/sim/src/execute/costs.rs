@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use weftlink_fabric::{DeviceId, DeviceKind, Fabric, LinkKind, PathType};
-use weftlink_plan::Partial;
 use weftlink_plan::cost::Picoseconds;
 use weftlink_plan::cost::lines;
 use weftlink_plan::plan::Protocol;
@@ -102,18 +101,18 @@ impl<'a> LibraryCosts<'a> {
         machine: &'a Machine,
         ports: Ports,
         chosen: &'a Prediction,
-        operation: Operation,
-        bytes: f64,
-        plan: &Partial,
+        (operation, bytes): (Operation, f64),
+        channels: usize,
     ) -> Self {
         let case =
             Case { constants, machine, view: View::Actual, operation, bytes, protocol: chosen.protocol };
         let identical_plans = identical_plans(machine, &ports, chosen.algorithm, operation);
+        let channels = channels.max(1) as f64;
         let lanes = match chosen.algorithm {
             LibraryAlgorithm::Direct => 1.0,
             // Every rank is the root of a share.
-            LibraryAlgorithm::NvlsTree => machine.island * plan.well_formed().channels.len().max(1) as f64,
-            _ => identical_plans * f64::from(plan.well_formed().channels.len().max(1) as u32),
+            LibraryAlgorithm::NvlsTree => machine.island * channels,
+            _ => identical_plans * channels,
         };
         Self { case, chosen, ports, lanes, identical_plans }
     }

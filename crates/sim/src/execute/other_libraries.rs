@@ -113,9 +113,8 @@ impl Runner<'_> {
             &self.machine,
             Ports::of(&self.fabric, &self.machine),
             &chosen,
-            operation,
-            bytes as f64,
-            &plan,
+            (operation, bytes as f64),
+            plan.well_formed().channels.len(),
         )
         .alone();
         let chunks = recipe.outline().chunks;

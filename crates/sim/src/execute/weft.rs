@@ -7,9 +7,9 @@ use weftlink_plan::cost::{
     Candidate, Carried, Given, Limit, Picoseconds, Placement, Prediction as Cost, Terms,
 };
 use weftlink_plan::plan::{Protocol, Switch};
-use weftlink_plan::{Algorithm, Collective, Partial, Recipe, Verified};
+use weftlink_plan::{Algorithm, Collective, Layout, Partial, Recipe, Verified};
 
-use super::{ExecuteError, Execution, Runner, SLOTS, simulated};
+use super::{ExecuteError, Execution, FewIslands, Runner, SLOTS, simulated};
 use crate::engine::wires::Wire;
 use crate::engine::{self, Conditions, CostModel, Job, LinkLine, Load, Sent, Spans, Volumes};
 use crate::estimate::{Estimate, FillTerm, HopTerm, Over, WireTerm, Working};
@@ -36,11 +36,31 @@ impl Runner<'_> {
         let chooser = Chooser::new(&collective, self.counts.is_some(), ground).without(&NEED_A_PLUGIN);
         let (candidate, cost) =
             chooser.cheapest(bytes).ok_or_else(|| ExecuteError::unsupported(&self.setup, operation))?;
-        let few = self.simulated(paths, ground.layout(), operation).unwrap_or(self.setup.ranks());
-        let plan = partial(ground, &collective, candidate, few)?;
-        let volumes = self.volumes(&plan)?;
-        let (plan, priced) = ((&plan, volumes.as_ref()), (&candidate.terms, &cost));
-        let outcome = run_partial(paths, ground, &collective, priced, bytes, plan, spans)?;
+        let layout = ground.layout();
+        let simulated = self.simulated(paths, layout, operation).unwrap_or(self.setup.ranks());
+        let plan = |layout: &Layout, simulated: u32| {
+            let collective =
+                host::collective(operation, layout.ranks()).unwrap_or_else(|| collective.clone());
+            partial(layout, &collective, candidate, simulated)
+        };
+        let few = FewIslands::of(paths, layout, candidate.algorithm, collective.root().is_some());
+        let outcome = match few.filter(|_| spans.is_none() && !self.has_counts()) {
+            Some(few) => {
+                let costs = WeftCosts::new(ground, &collective, (&candidate.terms, &cost), bytes);
+                few.run(
+                    |layout| plan(layout, layout.ranks()),
+                    paths,
+                    Load { bytes: bytes.max(1), tiles: cost.tiles },
+                    &costs,
+                )?
+            }
+            None => {
+                let plan = plan(layout, simulated)?;
+                let volumes = self.volumes(&plan)?;
+                let (plan, priced) = ((&plan, volumes.as_ref()), (&candidate.terms, &cost));
+                run_partial(paths, ground, &collective, priced, bytes, plan, spans)?
+            }
+        };
         let chosen = Prediction {
             algorithm: nearest(candidate),
             protocol: candidate.protocol.unwrap_or(Protocol::Simple),
@@ -153,12 +173,12 @@ fn estimate(terms: &Terms, cost: &Cost, ground: &Placement<'_>, bytes: u64) -> E
 
 /// A candidate's plan, of which `few` ranks represent the others.
 fn partial(
-    ground: &Placement<'_>,
+    layout: &Layout,
     collective: &Collective,
     candidate: &Candidate,
     few: u32,
 ) -> Result<Partial, ExecuteError> {
-    let recipe = candidate.algorithm.recipe(collective, ground.layout())?.with_depth_of(SLOTS);
+    let recipe = candidate.algorithm.recipe(collective, layout)?.with_depth_of(SLOTS);
     let recipe = match candidate.protocol {
         Some(protocol) => recipe.with_protocol(protocol),
         None => recipe,
@@ -171,19 +191,13 @@ fn run_partial(
     paths: &Paths<'_>,
     ground: &Placement<'_>,
     collective: &Collective,
-    (terms, cost): (&Terms, &Cost),
+    priced: (&Terms, &Cost),
     bytes: u64,
     plan: (&Partial, Option<&Volumes>),
     spans: Option<&mut Spans>,
 ) -> Result<engine::Outcome, ExecuteError> {
-    let costs = WeftCosts {
-        candidate: terms,
-        cost,
-        carried: ground.carried(),
-        one_way: collective.root().is_some(),
-        growth: ground.step_growth(bytes),
-    };
-    traced(plan, paths, Load { bytes: bytes.max(1), tiles: cost.tiles }, &costs, spans)
+    let costs = WeftCosts::new(ground, collective, priced, bytes);
+    traced(plan, paths, Load { bytes: bytes.max(1), tiles: priced.1.tiles }, &costs, spans)
 }
 
 /// Runs a plan, and records its steps if there is somewhere to put them.
@@ -226,7 +240,17 @@ struct WeftCosts<'a> {
     growth: f64,
 }
 
-impl WeftCosts<'_> {
+impl<'a> WeftCosts<'a> {
+    fn new(
+        ground: &'a Placement<'_>,
+        collective: &Collective,
+        (candidate, cost): (&'a Terms, &'a Cost),
+        bytes: u64,
+    ) -> Self {
+        let one_way = collective.root().is_some();
+        Self { candidate, cost, carried: ground.carried(), one_way, growth: ground.step_growth(bytes) }
+    }
+
     /// Bytes of all lanes of a rank that send in parallel.
     fn of_rank(&self, bytes: f64) -> u64 {
         (bytes * f64::from(self.candidate.lanes.max(1))) as u64
@@ -321,7 +345,7 @@ mod tests {
                     let (best, _) = chooser.cheapest(bytes).unwrap();
                     for (candidate, cost) in chooser.costs(bytes) {
                         let few = simulated(&paths, ground.layout(), operation).unwrap();
-                        let plan = partial(&ground, &collective, candidate, few).unwrap();
+                        let plan = partial(ground.layout(), &collective, candidate, few).unwrap();
                         let (plan, priced) = ((&plan, None), (&candidate.terms, &cost));
                         let ran =
                             run_partial(&paths, &ground, &collective, priced, bytes, plan, None).unwrap();

@@ -1,0 +1,178 @@
+//! Calls between many islands, simulated on few of them.
+//!
+//! Trees and chains have no symmetry, so that all their ranks would be simulated, and a rank of an all-to-all has messages for all
+//! others. But more islands only make a tree higher, a chain or ring longer, and messages more: the time is that of few islands, and as
+//! much more for each further level as the last one took. Where switches have less bandwidth up than
+//! down, islands also share the cables above them, which few islands do not.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use weftlink_fabric::{DeviceId, DeviceKind, Fabric, Paths, SpecId};
+use weftlink_plan::algorithms::Algorithm;
+use weftlink_plan::cost::{Picoseconds, lines};
+use weftlink_plan::{Layout, Partial};
+
+use super::{ExecuteError, RANKS_WHOLE_MAX, is_regular};
+use crate::engine::wires::Resource;
+use crate::engine::{self, Conditions, CostModel, Job, Load, Outcome};
+
+/// Maximum number of islands that are all simulated.
+const ISLANDS_ALL_MAX: u32 = 16;
+
+/// Maximum number of ranks below switches with less bandwidth up than down that are all simulated.
+const RANKS_TAPERED_MAX: u32 = 4 * RANKS_WHOLE_MAX;
+
+/// Two parts of a layout that stand for all of it.
+pub(super) struct FewIslands {
+    parts: [Part; 2],
+    /// Levels that the larger part lacks, in units of those by which the parts differ.
+    further: f64,
+    /// All ranks.
+    ranks: u32,
+    /// Whether a rank has a block for each rank, so that calls on fewer ranks have fewer bytes.
+    has_blocks: bool,
+}
+
+/// Some of the islands, with their ranks renumbered.
+struct Part {
+    layout: Layout,
+    /// The GPU of each rank.
+    gpus: Vec<u32>,
+}
+
+impl FewIslands {
+    /// `None` if all islands are to be simulated.
+    pub(super) fn of(
+        paths: &Paths<'_>,
+        layout: &Layout,
+        algorithm: Algorithm,
+        has_root: bool,
+    ) -> Option<Self> {
+        let (islands, ranks) = (layout.islands.len() as u32, layout.ranks());
+        let has_blocks = match algorithm {
+            Algorithm::Ring | Algorithm::Pairwise => true,
+            Algorithm::Hierarchical => !has_root,
+            _ => false,
+        };
+        let levels = |islands: u32| match algorithm {
+            Algorithm::Tree => Some((islands - 1).ilog2() + 1),
+            Algorithm::NvlsTree => Some(islands.ilog2()),
+            Algorithm::Chain | Algorithm::Ring | Algorithm::Pairwise | Algorithm::Hierarchical => {
+                Some(islands - 1)
+            }
+            _ => None,
+        };
+        // From this number on, the busiest island sends as much as with any number.
+        let least = if algorithm == Algorithm::NvlsTree { 8 } else { 4 };
+        let counts = [least, 2 * least];
+        let [few, more] = [levels(counts[0])?, levels(counts[1])?];
+        layout.per_island().filter(|_| islands > ISLANDS_ALL_MAX)?;
+        let most = match is_regular(paths, layout) {
+            true if !is_tapered(paths.fabric()) => 0,
+            true => RANKS_TAPERED_MAX,
+            false => RANKS_WHOLE_MAX,
+        };
+        (ranks > most).then(|| Self {
+            parts: counts.map(|count| Part::of(paths, layout, count as usize)),
+            further: f64::from(levels(islands).unwrap_or(more) - more) / f64::from(more - few),
+            ranks,
+            has_blocks,
+        })
+    }
+
+    /// Runs the plan of each part.
+    pub(super) fn run(
+        &self,
+        plan: impl Fn(&Layout) -> Result<Partial, ExecuteError>,
+        paths: &Paths<'_>,
+        load: Load,
+        costs: &dyn CostModel,
+    ) -> Result<Outcome, ExecuteError> {
+        let run = |Part { layout, gpus }: &Part| {
+            let plan = plan(layout)?;
+            let part = if self.has_blocks { gpus.len() as f64 / f64::from(self.ranks) } else { 1.0 };
+            let load = Load { bytes: (load.bytes as f64 * part).ceil() as u64, ..load };
+            let job =
+                Job { plan: &plan, gpus: Some(gpus), load, volumes: None, costs, start: Picoseconds(0) };
+            Ok::<_, ExecuteError>(engine::run_job(job, paths, &Conditions::default())?)
+        };
+        let [few, more] = [run(&self.parts[0])?, run(&self.parts[1])?];
+        let each = more.time.0.saturating_sub(few.time.0) as f64;
+        // All islands would use more of the cables between switches.
+        let is_switch = |id| matches!(paths.fabric().device(id).kind, DeviceKind::NetSwitch(_));
+        let is_above = |resource: &Resource| is_switch(resource.link.0) && is_switch(resource.link.1);
+        let busy = |resource: &Resource| resource.moved / resource.capacity;
+        let below = more.resources.iter().filter(|resource| !is_above(resource));
+        let busiest = below.map(busy).fold(0.0, f64::max);
+        let is_known = |resource: &Resource| !is_above(resource) || busy(resource) > busiest;
+        Ok(Outcome {
+            resources: more.resources.into_iter().filter(is_known).collect(),
+            time: more.time + Picoseconds((each * self.further).round() as u64),
+            steps: more.steps * u64::from(self.ranks) / self.parts[1].gpus.len() as u64,
+            ..more
+        })
+    }
+}
+
+impl Part {
+    fn of(paths: &Paths<'_>, layout: &Layout, count: usize) -> Self {
+        let chosen = chosen(paths, layout, count);
+        let mut gpus: Vec<u32> = chosen.iter().flat_map(|at| layout.islands[*at].iter().copied()).collect();
+        gpus.sort_unstable();
+        let number = |rank: &u32| gpus.binary_search(rank).ok().map(|at| at as u32);
+        let kept = |order: &Vec<u32>| order.iter().filter_map(number).collect::<Vec<u32>>();
+        let islands = chosen.iter().map(|at| kept(&layout.islands[*at])).collect();
+        let rings = layout.rings.iter().map(kept).collect();
+        Self { layout: Layout { islands, rings, trees: Vec::new(), ..layout.clone() }, gpus }
+    }
+}
+
+/// The first islands and the last, at the ends of the network, and one of each kind, as long as those are few.
+fn chosen(paths: &Paths<'_>, layout: &Layout, count: usize) -> BTreeSet<usize> {
+    let all = layout.islands.len();
+    let mut kinds: BTreeMap<_, usize> = BTreeMap::new();
+    if !is_regular(paths, layout) {
+        let kind = kinds_of(paths);
+        for (at, island) in layout.islands.iter().enumerate() {
+            kinds.entry(kind(island[0])).or_insert(at);
+        }
+    }
+    let mut chosen: BTreeSet<usize> = kinds.into_values().take(count / 2).collect();
+    let ends = (0..all / 2).flat_map(|at| [at, all - 1 - at]);
+    for at in ends {
+        if chosen.len() < count {
+            chosen.insert(at);
+        }
+    }
+    chosen
+}
+
+/// What distinguishes the island of a rank from others: its shape, and the cables of its NICs and of the switches above them.
+fn kinds_of<'p>(paths: &'p Paths<'_>) -> impl Fn(u32) -> (usize, BTreeSet<SpecId>) + 'p {
+    let fabric = paths.fabric();
+    let is_switch = |id: DeviceId| matches!(fabric.device(id).kind, DeviceKind::NetSwitch(_));
+    let mut cables: BTreeMap<DeviceId, BTreeSet<SpecId>> = BTreeMap::new();
+    for link in fabric.links().iter().filter(|link| is_switch(link.source) || is_switch(link.target)) {
+        cables.entry(link.source).or_default().insert(link.spec);
+    }
+    move |rank| {
+        let Some(place) = paths.islands().place(fabric.gpus()[rank as usize]) else {
+            return Default::default();
+        };
+        let island = &paths.islands().all()[place.island as usize];
+        let switches = island.members.iter().filter_map(|member| paths.switch_of(*member));
+        let devices = island.members.iter().copied().chain(switches);
+        (island.shape, devices.filter_map(|id| cables.get(&id)).flatten().copied().collect())
+    }
+}
+
+/// Whether a switch with cables to hosts has less bandwidth up than down.
+fn is_tapered(fabric: &Fabric) -> bool {
+    let is_switch = |id: DeviceId| matches!(fabric.device(id).kind, DeviceKind::NetSwitch(_));
+    let mut rates: BTreeMap<DeviceId, [f64; 2]> = BTreeMap::new();
+    for link in fabric.links().iter().filter(|link| is_switch(link.source)) {
+        rates.entry(link.source).or_default()[usize::from(is_switch(link.target))] +=
+            lines::line(fabric, link);
+    }
+    rates.into_values().any(|[down, up]| up > 0.0 && up < down * 0.999)
+}

@@ -17,7 +17,7 @@ use weftlink_plan::plan::Protocol;
 use weftlink_plan::{Collective, Layout, Partial, Recipe, Verified};
 
 use crate::constants::Constants;
-use crate::engine::{Load, Outcome, SimError, Spans, Volumes};
+use crate::engine::{Conditions, Load, Outcome, SimError, Spans, Volumes};
 use crate::estimate::Machine;
 use crate::host::HostError;
 use crate::library::{Prediction, predict_on};
@@ -252,7 +252,7 @@ impl<'s> Runner<'s> {
         };
         let layout = layout(ground.layout(), &self.setup, chosen.algorithm);
         let algorithm = chosen.algorithm.name();
-        let Some(outcome) = self.simulate(paths, &layout, &chosen, (operation, bytes), true)? else {
+        let Some(outcome) = self.simulate(paths, &layout, &chosen, (operation, bytes))? else {
             let time = picoseconds(chosen.estimate.total_us());
             return Ok(Execution { chosen, algorithm, time, outcome: None });
         };
@@ -261,34 +261,67 @@ impl<'s> Runner<'s> {
         Ok(Execution { chosen, algorithm, time, outcome: Some(outcome) })
     }
 
-    /// Runs the plan of a choice; `None` if there are too many ranks. Few islands may stand for all.
+    /// Runs the plan of a choice on few islands that stand for all, or on all; `None` if there are too many ranks.
     fn simulate(
         &self,
         paths: &Paths<'_>,
         layout: &Layout,
         chosen: &Prediction,
-        (operation, bytes): (Operation, u64),
-        few_islands: bool,
+        call: (Operation, u64),
     ) -> Result<Option<Outcome>, ExecuteError> {
-        let plan = |layout: &Layout, simulated: u32| -> Result<Partial, ExecuteError> {
-            Ok(recipe(chosen, operation, layout)?.partial(simulated))
-        };
-        let ports = Ports::of(&self.fabric, &self.machine);
-        let channels = recipe(chosen, operation, layout)?.outline().channels.len();
-        let at = (operation, bytes as f64);
-        let costs = LibraryCosts::new(self.constants, &self.machine, ports, chosen, at, channels);
-        let share = bytes as f64 / costs::identical_plans(&self.machine, &ports, chosen.algorithm, operation);
-        let load = Load { bytes: (share.round() as u64).max(1), tiles: costs.tiles() };
-        let has_root = matches!(operation, Operation::Broadcast | Operation::Reduce);
-        let few = FewIslands::of(paths, layout, like(chosen, operation, layout), has_root);
-        if let Some(few) = few.filter(|_| few_islands && !self.has_counts()) {
-            let outcome = few.run(|layout| plan(layout, layout.ranks()), paths, load, &costs)?;
-            return Ok(Some(outcome));
+        match self.simulate_few(paths, layout, chosen, call, &Conditions::default())? {
+            Some(outcome) => Ok(Some(outcome)),
+            None => self.simulate_all(paths, layout, chosen, call),
         }
+    }
+
+    /// Runs the plan of a choice on few islands; `None` if they cannot stand for all.
+    fn simulate_few(
+        &self,
+        paths: &Paths<'_>,
+        layout: &Layout,
+        chosen: &Prediction,
+        (operation, bytes): (Operation, u64),
+        conditions: &Conditions,
+    ) -> Result<Option<Outcome>, ExecuteError> {
+        let has_root = matches!(operation, Operation::Broadcast | Operation::Reduce);
+        let few = FewIslands::of(paths, layout, like(chosen, operation, layout), has_root, conditions);
+        let Some(few) = few.filter(|_| !self.has_counts()) else { return Ok(None) };
+        let (costs, load) = self.priced(layout, chosen, (operation, bytes))?;
+        let tiles = if conditions.is_empty() { load.tiles } else { load.tiles.min(concurrent::TILES_MAX) };
+        let plan = |layout: &Layout| Ok(recipe(chosen, operation, layout)?.partial(layout.ranks()));
+        few.run(plan, paths, Load { tiles, ..load }, &costs, conditions).map(Some)
+    }
+
+    /// Runs the plan of a choice on all islands, by classes if they are alike; `None` if there are too many ranks.
+    fn simulate_all(
+        &self,
+        paths: &Paths<'_>,
+        layout: &Layout,
+        chosen: &Prediction,
+        (operation, bytes): (Operation, u64),
+    ) -> Result<Option<Outcome>, ExecuteError> {
         let Some(simulated) = self.simulated(paths, layout, operation) else { return Ok(None) };
-        let plan = plan(layout, simulated)?;
+        let plan = recipe(chosen, operation, layout)?.partial(simulated);
+        let (costs, load) = self.priced(layout, chosen, (operation, bytes))?;
         let volumes = self.volumes(&plan)?;
         Ok(Some(weft::traced((&plan, volumes.as_ref()), paths, load, &costs, None)?))
+    }
+
+    /// The costs of a choice, and its share of the bytes.
+    fn priced<'a>(
+        &'a self,
+        layout: &Layout,
+        chosen: &'a Prediction,
+        (operation, bytes): (Operation, u64),
+    ) -> Result<(LibraryCosts<'a>, Load), ExecuteError> {
+        let ports = Ports::of(&self.fabric, &self.machine);
+        let channels = recipe(chosen, operation, layout)?.outline().channels.len();
+        let call = (operation, bytes as f64);
+        let costs = LibraryCosts::new(self.constants, &self.machine, ports, chosen, call, channels);
+        let share = bytes as f64 / costs::identical_plans(&self.machine, &ports, chosen.algorithm, operation);
+        let load = Load { bytes: (share.round() as u64).max(1), tiles: costs.tiles() };
+        Ok((costs, load))
     }
 
     /// The time that no algorithm can beat. Where one of several identical plans is simulated, on links faster than those of the others,
@@ -446,11 +479,9 @@ mod tests {
                     let chosen = predict_on(&constants, &runner.machine, &runner.setup, call.0, call.1);
                     let Some(chosen) = chosen else { continue };
                     let layout = layout(ground.layout(), &runner.setup, chosen.algorithm);
-                    let run = |few: bool| {
-                        let outcome = runner.simulate(&paths, &layout, &chosen, call, few);
-                        outcome.unwrap().unwrap().time.0 as f64
-                    };
-                    let ratio = run(true) / run(false);
+                    let few = runner.simulate(&paths, &layout, &chosen, call).unwrap().unwrap();
+                    let all = runner.simulate_all(&paths, &layout, &chosen, call).unwrap().unwrap();
+                    let ratio = few.time.0 as f64 / all.time.0 as f64;
                     let what = format!("{spec} {operation:?} {:?} {bytes}: {ratio}", chosen.algorithm);
                     assert!((ratio - 1.0).abs() < 0.03, "{what}");
                     compared += u32::from(ratio != 1.0);

@@ -4,7 +4,7 @@
 //! missing link changes the routes of one rank but not of its class, so such plans are run whole.
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use weftlink_fabric::{DeviceId, Fabric, Link};
+use weftlink_fabric::{DeviceId, DeviceKind, Fabric, Link};
 use weftlink_plan::cost::Picoseconds;
 
 use super::SimError;
@@ -63,6 +63,21 @@ const FRACTION_MIN: f64 = 1e-6;
 /// The shortest period of a flapping link. Each change is an event, so the period limits the cost of a run.
 const PERIOD_MIN: Picoseconds = Picoseconds(1_000_000);
 
+impl Disturbance {
+    /// The devices that it affects directly. The cables of a host affect that host, not all below the same switch.
+    pub fn devices(&self, fabric: &Fabric) -> Vec<DeviceId> {
+        let is_switch = |id: &DeviceId| matches!(fabric.device(*id).kind, DeviceKind::NetSwitch(_));
+        match *self {
+            Self::Slow { link: (a, b), .. } | Self::Flapping { link: (a, b), .. } => match [a, b] {
+                both if both.iter().all(is_switch) => both.to_vec(),
+                ends => ends.into_iter().filter(|end| !is_switch(end)).collect(),
+            },
+            Self::Throttled { gpu, .. } => fabric.gpus().get(gpu as usize).copied().into_iter().collect(),
+            Self::Delayed { .. } => Vec::new(),
+        }
+    }
+}
+
 impl Conditions {
     /// A single disturbance.
     pub fn only(disturbance: Disturbance) -> Self {
@@ -96,6 +111,14 @@ impl Conditions {
             _ => None,
         };
         self.disturbances.iter().filter_map(missing).collect()
+    }
+
+    /// Whether the disturbances do not change during a run.
+    pub fn are_constant(&self) -> bool {
+        let changes = |disturbance: &Disturbance| {
+            matches!(disturbance, Disturbance::Flapping { .. } | Disturbance::Delayed { .. })
+        };
+        !self.disturbances.iter().any(changes)
     }
 
     /// Checks that the disturbed devices exist and that numbers are in range.

@@ -1,7 +1,7 @@
 //! Extrapolates runs with many tiles: once a pipeline is full, every further tile takes the same time.
 //!
-//! Compares three runs of different lengths. If the later tiles take as long as the earlier ones, the run is extrapolated; otherwise all
-//! tiles are simulated.
+//! Compares the tiles of a shorter run. If the later ones take as long as the earlier ones, the run is extrapolated; otherwise all tiles are
+//! simulated.
 
 use weftlink_fabric::Paths;
 use weftlink_plan::cost::Picoseconds;
@@ -10,48 +10,44 @@ use super::timeline::Timeline;
 use super::wires::Resource;
 use super::{Conditions, Job, Load, Outcome, SimError, jobs_fit};
 
-/// Tiles of the three runs, multiples of the FIFO depths; the second set is used where the first does not agree.
-const RUNS: [[u32; 3]; 2] = [[16, 32, 64], [64, 128, 256]];
-/// Minimum ratio of all tiles to those of the longest run for extrapolation to pay.
+/// Tiles of the shorter runs, multiples of four times the FIFO depths; the second is used where the first reaches no steady state.
+const RUNS: [u32; 2] = [64, 256];
+/// Minimum ratio of all tiles to those of the shorter run for extrapolation to pay.
 const TIMES_MIN: u32 = 3;
 /// Relative difference at which tile times count as equal: smaller than the accuracy required of the total.
 const SAME: f64 = 2e-4;
 
 /// The extrapolated outcome of a job with many tiles; `None` if it has few, or reaches no steady state.
 pub(super) fn run(job: &Job<'_>, paths: &Paths<'_>) -> Result<Option<Outcome>, SimError> {
-    for runs in RUNS.into_iter().filter(|runs| job.load.tiles / TIMES_MIN >= runs[2]) {
-        if let Some(outcome) = extrapolate(job, paths, runs)? {
+    for tiles in RUNS.into_iter().filter(|tiles| job.load.tiles / TIMES_MIN >= *tiles) {
+        if let Some(outcome) = extrapolate(job, paths, tiles)? {
             return Ok(Some(outcome));
         }
     }
     Ok(None)
 }
 
-fn extrapolate(job: &Job<'_>, paths: &Paths<'_>, runs: [u32; 3]) -> Result<Option<Outcome>, SimError> {
-    let jobs = [Job { load: Load { tiles: runs[2], ..job.load }, ..*job }];
+fn extrapolate(job: &Job<'_>, paths: &Paths<'_>, tiles: u32) -> Result<Option<Outcome>, SimError> {
+    let jobs = [Job { load: Load { tiles, ..job.load }, ..*job }];
     jobs_fit(&jobs, paths.fabric().gpus().len(), false)?;
     let calm = Conditions::default();
-    let first = |tiles: u32| -> Result<Option<Outcome>, SimError> {
-        let outcomes = Timeline::new(std::slice::from_ref(job), paths, &calm, None, tiles)?.run()?;
-        Ok(outcomes.into_iter().next())
-    };
-    let (Some(short), Some(middle)) = (first(runs[0])?, first(runs[1])?) else { return Ok(None) };
-    let Some(long) = first(runs[2])? else { return Ok(None) };
-    let per_tile =
-        |a: &Outcome, b: &Outcome, tiles: u32| (b.time.0 - a.time.0.min(b.time.0)) as f64 / f64::from(tiles);
-    let early = per_tile(&short, &middle, runs[1] - runs[0]);
-    let late = per_tile(&middle, &long, runs[2] - runs[1]);
+    let timeline = Timeline::new(std::slice::from_ref(job), paths, &calm, None, tiles)?;
+    let (few, ends) = timeline.run_by_tiles()?;
+    // The last quarter has less and less company.
+    let quarter = tiles as usize / 4;
+    let each = |from: usize, to: usize| (ends[to - 1].0 - ends[from - 1].0) as f64 / (to - from) as f64;
+    let (early, late) = (each(quarter, 2 * quarter), each(2 * quarter, 3 * quarter));
     if (early - late).abs() > late * SAME {
         return Ok(None);
     }
-    let times = f64::from(job.load.tiles) / f64::from(runs[2]);
-    let time = long.time.0 as f64 + late * f64::from(job.load.tiles - runs[2]);
+    let times = f64::from(job.load.tiles) / f64::from(tiles);
+    let time = few.time.0 as f64 + late * f64::from(job.load.tiles - tiles);
     let scaled = |resource: Resource| Resource { moved: resource.moved * times, ..resource };
     Ok(Some(Outcome {
         time: Picoseconds(time.round() as u64),
-        resources: long.resources.into_iter().map(scaled).collect(),
-        steps: long.steps / u64::from(runs[2]) * u64::from(job.load.tiles),
-        mode: long.mode,
+        resources: few.resources.into_iter().map(scaled).collect(),
+        steps: few.steps / u64::from(tiles) * u64::from(job.load.tiles),
+        mode: few.mode,
     }))
 }
 

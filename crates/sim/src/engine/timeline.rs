@@ -50,6 +50,8 @@ pub(super) struct Timeline<'r> {
     jobs_count: StepId,
     /// Delays by lane and step.
     delays: FxHashMap<(u32, u64), Time>,
+    /// When each tile was done, of a run with a single job.
+    tiles: Tiles,
     spans: Option<&'r mut Spans>,
     /// Spans of steps in progress, by lane.
     open_spans: FxHashMap<u32, Span>,
@@ -109,6 +111,27 @@ struct LaneState {
     begins: Time,
 }
 
+/// The ends of a job's tiles.
+#[derive(Default)]
+struct Tiles {
+    /// Number of steps that each lane takes for a tile.
+    steps: Vec<u64>,
+    /// For each tile, the number of lanes that are done with it, and the time of the last one so far.
+    done: Vec<(usize, Time)>,
+}
+
+impl Tiles {
+    /// A lane has ended a number of steps.
+    fn ended(&mut self, lane: u32, steps: u64, now: Time) {
+        let Some(&each) = self.steps.get(lane as usize) else { return };
+        if steps.is_multiple_of(each)
+            && let Some((lanes, last)) = self.done.get_mut((steps / each) as usize - 1)
+        {
+            (*lanes, *last) = (*lanes + 1, now);
+        }
+    }
+}
+
 /// No lane.
 const NO_LANE: u32 = u32::MAX;
 
@@ -151,6 +174,7 @@ impl<'r> Timeline<'r> {
             unchecked: Vec::new(),
             jobs_count: jobs.len() as StepId,
             delays: FxHashMap::default(),
+            tiles: Tiles::default(),
             spans,
             open_spans: FxHashMap::default(),
         };
@@ -220,6 +244,25 @@ impl<'r> Timeline<'r> {
     }
 
     pub(super) fn run(mut self) -> Result<Vec<Outcome>, SimError> {
+        self.run_all()?;
+        self.outcomes()
+    }
+
+    /// Runs the only job, and returns the end of each tile, too.
+    pub(super) fn run_by_tiles(mut self) -> Result<(Outcome, Vec<Picoseconds>), SimError> {
+        let job = &self.jobs[0];
+        let (checked, tiles) = (job.plan.well_formed(), job.machine.shape().tiles);
+        let lanes = job.plan.classes().representatives().iter();
+        let lanes = lanes.flat_map(|rank| &checked.plan().programs[*rank as usize].lanes);
+        self.tiles.steps = lanes.map(|lane| lane.length().max(1)).collect();
+        self.tiles.done = vec![(0, 0); tiles as usize];
+        self.run_all()?;
+        let ends = self.tiles.done.iter().map(|(_, last)| Picoseconds(*last)).collect();
+        let outcome = self.outcomes()?.into_iter().next().ok_or(SimError::Deadlock { steps: 0 })?;
+        Ok((outcome, ends))
+    }
+
+    fn run_all(&mut self) -> Result<(), SimError> {
         let mut flaps = 0;
         self.wires.apply_flaps(0, &mut self.shares);
         self.check_lanes();
@@ -243,7 +286,7 @@ impl<'r> Timeline<'r> {
             }
             self.update_rates();
         }
-        self.outcomes()
+        Ok(())
     }
 
     /// The time of the next event, or of the next link change while transfers are active.
@@ -416,6 +459,7 @@ impl<'r> Timeline<'r> {
     fn finish_step(&mut self, lane: u32) {
         let state = self.lanes[lane as usize];
         self.times[state.step as usize].1 = self.now;
+        self.tiles.ended(lane, state.begun, self.now);
         self.jobs[state.job as usize].last = self.now;
         if let Some(spans) = &mut self.spans
             && let Some(span) = self.open_spans.remove(&lane)

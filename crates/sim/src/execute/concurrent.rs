@@ -15,7 +15,7 @@ use crate::library::{Prediction, predict_on};
 use crate::setup::{LibraryAlgorithm, Operation, Setup};
 
 /// Maximum number of tiles of a call. A disturbed pipeline has no steady state, so all tiles are simulated.
-const TILES_MAX: u32 = 256;
+pub(super) const TILES_MAX: u32 = 256;
 
 /// A job's call on some or all GPUs of the fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +69,11 @@ impl Runner<'_> {
     ) -> Result<Vec<Execution>, ExecuteError> {
         let placement = Placement::with(&self.fabric, self.constants);
         let paths = Paths::of(&self.fabric);
+        if let ([tenant], None) = (tenants, &spans)
+            && let Some(done) = self.on_few(&placement, &paths, tenant, conditions)?
+        {
+            return Ok(vec![done]);
+        }
         let whole = self.needs_all_ranks(tenants, conditions);
         let prepared: Vec<Prepared> = tenants
             .iter()
@@ -113,6 +118,30 @@ impl Runner<'_> {
             }
         });
         Ok(done.collect())
+    }
+
+    /// Executes the only call, on all GPUs, on few islands; `None` if they cannot stand for all.
+    fn on_few(
+        &self,
+        placement: &Placement<'_>,
+        paths: &Paths<'_>,
+        tenant: &Tenant,
+        conditions: &Conditions,
+    ) -> Result<Option<Execution>, ExecuteError> {
+        let ranks = self.setup.ranks();
+        let is_on_all = tenant.gpus.iter().copied().eq(0..ranks);
+        if !conditions.are_constant() || ranks <= RANKS_WHOLE_MAX || !is_on_all {
+            return Ok(None);
+        }
+        let (operation, bytes) = (tenant.operation, tenant.bytes);
+        let chosen = predict_on(self.constants, &self.machine, &self.setup, operation, bytes)
+            .ok_or_else(|| ExecuteError::unsupported(&self.setup, operation))?;
+        let layout = layout(placement.layout(), &self.setup, chosen.algorithm);
+        let outcome = self.simulate_few(paths, &layout, &chosen, (operation, bytes), conditions)?;
+        Ok(outcome.map(|outcome| {
+            let time = picoseconds(chosen.estimate.with_device(outcome.time.0 as f64 / 1e6));
+            Execution { chosen, algorithm: chosen.algorithm.name(), time, outcome: Some(outcome) }
+        }))
     }
 
     /// Whether every rank must be simulated: a class assumes that its ranks are identical, which disturbances and other jobs violate. With

@@ -47,6 +47,7 @@ impl FewIslands {
         layout: &Layout,
         algorithm: Algorithm,
         has_root: bool,
+        conditions: &Conditions,
     ) -> Option<Self> {
         let (islands, ranks) = (layout.islands.len() as u32, layout.ranks());
         let has_blocks = match algorithm {
@@ -67,13 +68,13 @@ impl FewIslands {
         let counts = [least, 2 * least];
         let [few, more] = [levels(counts[0])?, levels(counts[1])?];
         layout.per_island().filter(|_| islands > ISLANDS_ALL_MAX)?;
-        let most = match is_regular(paths, layout) {
+        let most = match is_regular(paths, layout) && conditions.is_empty() {
             true if !is_tapered(paths.fabric()) => 0,
             true => RANKS_TAPERED_MAX,
             false => RANKS_WHOLE_MAX,
         };
         (ranks > most).then(|| Self {
-            parts: counts.map(|count| Part::of(paths, layout, count as usize)),
+            parts: counts.map(|count| Part::of(paths, layout, count as usize, conditions)),
             further: f64::from(levels(islands).unwrap_or(more) - more) / f64::from(more - few),
             ranks,
             has_blocks,
@@ -87,6 +88,7 @@ impl FewIslands {
         paths: &Paths<'_>,
         load: Load,
         costs: &dyn CostModel,
+        conditions: &Conditions,
     ) -> Result<Outcome, ExecuteError> {
         let run = |Part { layout, gpus }: &Part| {
             let plan = plan(layout)?;
@@ -94,7 +96,7 @@ impl FewIslands {
             let load = Load { bytes: (load.bytes as f64 * part).ceil() as u64, ..load };
             let job =
                 Job { plan: &plan, gpus: Some(gpus), load, volumes: None, costs, start: Picoseconds(0) };
-            Ok::<_, ExecuteError>(engine::run_job(job, paths, &Conditions::default())?)
+            Ok::<_, ExecuteError>(engine::run_job(job, paths, conditions)?)
         };
         let [few, more] = [run(&self.parts[0])?, run(&self.parts[1])?];
         let each = more.time.0.saturating_sub(few.time.0) as f64;
@@ -115,8 +117,8 @@ impl FewIslands {
 }
 
 impl Part {
-    fn of(paths: &Paths<'_>, layout: &Layout, count: usize) -> Self {
-        let chosen = chosen(paths, layout, count);
+    fn of(paths: &Paths<'_>, layout: &Layout, count: usize, conditions: &Conditions) -> Self {
+        let chosen = chosen(paths, layout, count, conditions);
         let mut gpus: Vec<u32> = chosen.iter().flat_map(|at| layout.islands[*at].iter().copied()).collect();
         gpus.sort_unstable();
         let number = |rank: &u32| gpus.binary_search(rank).ok().map(|at| at as u32);
@@ -128,11 +130,11 @@ impl Part {
 }
 
 /// The first islands and the last, at the ends of the network, and one of each kind, as long as those are few.
-fn chosen(paths: &Paths<'_>, layout: &Layout, count: usize) -> BTreeSet<usize> {
+fn chosen(paths: &Paths<'_>, layout: &Layout, count: usize, conditions: &Conditions) -> BTreeSet<usize> {
     let all = layout.islands.len();
     let mut kinds: BTreeMap<_, usize> = BTreeMap::new();
-    if !is_regular(paths, layout) {
-        let kind = kinds_of(paths);
+    if !is_regular(paths, layout) || !conditions.is_empty() {
+        let kind = kinds_of(paths, conditions);
         for (at, island) in layout.islands.iter().enumerate() {
             kinds.entry(kind(island[0])).or_insert(at);
         }
@@ -147,13 +149,23 @@ fn chosen(paths: &Paths<'_>, layout: &Layout, count: usize) -> BTreeSet<usize> {
     chosen
 }
 
-/// What distinguishes the island of a rank from others: its shape, and the cables of its NICs and of the switches above them.
-fn kinds_of<'p>(paths: &'p Paths<'_>) -> impl Fn(u32) -> (usize, BTreeSet<SpecId>) + 'p {
+/// What distinguishes the island of a rank from others: its shape, the cables of its NICs and of the switches above them, and what
+/// disturbs any of these.
+fn kinds_of<'p>(
+    paths: &'p Paths<'_>,
+    conditions: &'p Conditions,
+) -> impl Fn(u32) -> (usize, BTreeSet<SpecId>, BTreeSet<usize>) + 'p {
     let fabric = paths.fabric();
     let is_switch = |id: DeviceId| matches!(fabric.device(id).kind, DeviceKind::NetSwitch(_));
     let mut cables: BTreeMap<DeviceId, BTreeSet<SpecId>> = BTreeMap::new();
     for link in fabric.links().iter().filter(|link| is_switch(link.source) || is_switch(link.target)) {
         cables.entry(link.source).or_default().insert(link.spec);
+    }
+    let mut disturbed: BTreeMap<DeviceId, BTreeSet<usize>> = BTreeMap::new();
+    for (number, disturbance) in conditions.disturbances.iter().enumerate() {
+        for device in disturbance.devices(fabric) {
+            disturbed.entry(device).or_default().insert(number);
+        }
     }
     move |rank| {
         let Some(place) = paths.islands().place(fabric.gpus()[rank as usize]) else {
@@ -161,8 +173,10 @@ fn kinds_of<'p>(paths: &'p Paths<'_>) -> impl Fn(u32) -> (usize, BTreeSet<SpecId
         };
         let island = &paths.islands().all()[place.island as usize];
         let switches = island.members.iter().filter_map(|member| paths.switch_of(*member));
-        let devices = island.members.iter().copied().chain(switches);
-        (island.shape, devices.filter_map(|id| cables.get(&id)).flatten().copied().collect())
+        let devices: Vec<DeviceId> = island.members.iter().copied().chain(switches).collect();
+        let cables = devices.iter().filter_map(|id| cables.get(id)).flatten().copied();
+        let disturbed = devices.iter().filter_map(|id| disturbed.get(id)).flatten().copied();
+        (island.shape, cables.collect(), disturbed.collect())
     }
 }
 

@@ -43,7 +43,8 @@ impl Runner<'_> {
                 host::collective(operation, layout.ranks()).unwrap_or_else(|| collective.clone());
             partial(layout, &collective, candidate, simulated)
         };
-        let few = FewIslands::of(paths, layout, candidate.algorithm, collective.root().is_some());
+        let calm = Conditions::default();
+        let few = FewIslands::of(paths, layout, candidate.algorithm, collective.root().is_some(), &calm);
         let outcome = match few.filter(|_| spans.is_none() && !self.has_counts()) {
             Some(few) => {
                 let costs = WeftCosts::new(ground, &collective, (&candidate.terms, &cost), bytes);
@@ -52,6 +53,7 @@ impl Runner<'_> {
                     paths,
                     Load { bytes: bytes.max(1), tiles: cost.tiles },
                     &costs,
+                    &calm,
                 )?
             }
             None => {

@@ -17,11 +17,12 @@ use weftlink_plan::plan::Protocol;
 use weftlink_plan::{Collective, Layout, Partial, Recipe, Verified};
 
 use crate::constants::Constants;
-use crate::engine::{Conditions, Load, Outcome, SimError, Spans, Volumes};
+use crate::engine::{self, Conditions, Job, Load, Outcome, SimError, Spans, Volumes};
 use crate::estimate::Machine;
 use crate::host::HostError;
 use crate::library::{Prediction, predict_on};
 use crate::setup::{Intra, Library, LibraryAlgorithm, Operation, Setup};
+use concurrent::TILES_MAX;
 pub use concurrent::Tenant;
 use costs::{LibraryCosts, Ports};
 use few_islands::FewIslands;
@@ -237,22 +238,16 @@ impl<'s> Runner<'s> {
         if let Some(done) = self.by_other_library(ground, paths, operation, bytes, None)? {
             return Ok(done);
         }
-        let chosen = predict_on(self.constants, &self.machine, &self.setup, operation, bytes)
-            .ok_or_else(|| ExecuteError::unsupported(&self.setup, operation))?;
+        let chosen = self.choice(operation, bytes)?;
         if operation.is_copy() {
             let (algorithm, time) = (chosen.algorithm.name(), picoseconds(chosen.estimate.total_us()));
             return Ok(Execution { chosen, algorithm, time, outcome: None });
         }
-        // Forced to use NVLS between islands, a library uses NVLSTree.
-        let chosen = match chosen.algorithm {
-            LibraryAlgorithm::Nvls if self.machine.islands > 1 && operation == Operation::AllReduce => {
-                Prediction { algorithm: LibraryAlgorithm::NvlsTree, ..chosen }
-            }
-            _ => chosen,
-        };
         let layout = layout(ground.layout(), &self.setup, chosen.algorithm);
         let algorithm = chosen.algorithm.name();
-        let Some(outcome) = self.simulate(paths, &layout, &chosen, (operation, bytes))? else {
+        let Some(outcome) =
+            self.simulate(paths, &layout, &chosen, (operation, bytes), &Conditions::default())?
+        else {
             let time = picoseconds(chosen.estimate.total_us());
             return Ok(Execution { chosen, algorithm, time, outcome: None });
         };
@@ -261,18 +256,48 @@ impl<'s> Runner<'s> {
         Ok(Execution { chosen, algorithm, time, outcome: Some(outcome) })
     }
 
-    /// Runs the plan of a choice on few islands that stand for all, or on all; `None` if there are too many ranks.
+    /// What the library would choose.
+    fn choice(&self, operation: Operation, bytes: u64) -> Result<Prediction, ExecuteError> {
+        let chosen = predict_on(self.constants, &self.machine, &self.setup, operation, bytes)
+            .ok_or_else(|| ExecuteError::unsupported(&self.setup, operation))?;
+        // Forced to use NVLS between islands, a library uses NVLSTree.
+        Ok(match chosen.algorithm {
+            LibraryAlgorithm::Nvls if self.machine.islands > 1 && operation == Operation::AllReduce => {
+                Prediction { algorithm: LibraryAlgorithm::NvlsTree, ..chosen }
+            }
+            _ => chosen,
+        })
+    }
+
+    /// Runs the plan of a choice on few islands that stand for all, or on all; `None` if there are too many ranks. Of plans side by side,
+    /// the slowest counts.
     fn simulate(
         &self,
         paths: &Paths<'_>,
         layout: &Layout,
         chosen: &Prediction,
         call: (Operation, u64),
+        conditions: &Conditions,
     ) -> Result<Option<Outcome>, ExecuteError> {
-        match self.simulate_few(paths, layout, chosen, call, &Conditions::default())? {
-            Some(outcome) => Ok(Some(outcome)),
-            None => self.simulate_all(paths, layout, chosen, call),
+        let are_alike = conditions.is_empty() && is_regular(paths, layout);
+        let layouts = match are_alike || layout.islands.len() == 1 {
+            true => vec![layout.clone()],
+            false => side_by_side(layout, like(chosen, call.0, layout)),
+        };
+        let mut slowest: Option<Outcome> = None;
+        for layout in layouts {
+            let outcome = match self.simulate_few(paths, &layout, chosen, call, conditions)? {
+                Some(outcome) => outcome,
+                None => match self.simulate_all(paths, &layout, chosen, call, conditions)? {
+                    Some(outcome) => outcome,
+                    None => return Ok(None),
+                },
+            };
+            if slowest.as_ref().is_none_or(|slowest| slowest.time < outcome.time) {
+                slowest = Some(outcome);
+            }
         }
+        Ok(slowest)
     }
 
     /// Runs the plan of a choice on few islands; `None` if they cannot stand for all.
@@ -288,9 +313,8 @@ impl<'s> Runner<'s> {
         let few = FewIslands::of(paths, layout, like(chosen, operation, layout), has_root, conditions);
         let Some(few) = few.filter(|_| !self.has_counts()) else { return Ok(None) };
         let (costs, load) = self.priced(layout, chosen, (operation, bytes))?;
-        let tiles = if conditions.is_empty() { load.tiles } else { load.tiles.min(concurrent::TILES_MAX) };
         let plan = |layout: &Layout| Ok(recipe(chosen, operation, layout)?.partial(layout.ranks()));
-        few.run(plan, paths, Load { tiles, ..load }, &costs, conditions).map(Some)
+        few.run(plan, paths, load, &costs, conditions).map(Some)
     }
 
     /// Runs the plan of a choice on all islands, by classes if they are alike; `None` if there are too many ranks.
@@ -300,12 +324,20 @@ impl<'s> Runner<'s> {
         layout: &Layout,
         chosen: &Prediction,
         (operation, bytes): (Operation, u64),
+        conditions: &Conditions,
     ) -> Result<Option<Outcome>, ExecuteError> {
-        let Some(simulated) = self.simulated(paths, layout, operation) else { return Ok(None) };
+        let simulated = match self.simulated(paths, layout, operation) {
+            Some(simulated) if !self.needs_all_ranks(operation, conditions) => simulated,
+            None if conditions.is_empty() => return Ok(None),
+            _ => layout.ranks(),
+        };
         let plan = recipe(chosen, operation, layout)?.partial(simulated);
         let (costs, load) = self.priced(layout, chosen, (operation, bytes))?;
-        let volumes = self.volumes(&plan)?;
-        Ok(Some(weft::traced((&plan, volumes.as_ref()), paths, load, &costs, None)?))
+        let tiles = if conditions.are_constant() { load.tiles } else { load.tiles.min(TILES_MAX) };
+        let (load, volumes) = (Load { tiles, ..load }, self.volumes(&plan)?);
+        let (volumes, start) = (volumes.as_ref(), Picoseconds(0));
+        let job = Job { plan: &plan, gpus: None, load, volumes, costs: &costs, start };
+        Ok(Some(engine::run_job(job, paths, conditions)?))
     }
 
     /// The costs of a choice, and its share of the bytes.
@@ -389,6 +421,29 @@ fn layout(found: &Layout, setup: &Setup, algorithm: LibraryAlgorithm) -> Layout 
     layout
 }
 
+/// The layouts of the plans that a library runs side by side, each through other NICs: trees from each rail, and chains along each ring.
+fn side_by_side(layout: &Layout, algorithm: Algorithm) -> Vec<Layout> {
+    let rails = layout.islands.iter().map(Vec::len).max().unwrap_or(1);
+    let from_rail = |rail: usize| {
+        let mut layout = layout.clone();
+        for island in &mut layout.islands {
+            let rails = island.len().max(1);
+            island.rotate_left(rail % rails);
+        }
+        layout
+    };
+    let along_ring = |ring: usize| {
+        let mut layout = layout.clone();
+        layout.rings.rotate_left(ring);
+        layout
+    };
+    match algorithm {
+        Algorithm::Tree => (0..rails).map(from_rail).collect(),
+        Algorithm::Chain => (0..layout.rings.len()).map(along_ring).collect(),
+        _ => vec![layout.clone()],
+    }
+}
+
 /// The plan of a library's choice.
 fn recipe<'l>(
     chosen: &Prediction,
@@ -454,13 +509,14 @@ fn picoseconds(us: f64) -> Picoseconds {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::Disturbance;
     use crate::gpu::gpu;
     use crate::setup::Network;
 
     /// More islands only make trees higher, rings longer and messages more.
     #[test]
     fn few_islands_stand_for_all() {
-        let constants = Constants::shipped();
+        let (constants, calm) = (Constants::shipped(), Conditions::default());
         let mut compared = 0;
         for (spec, algorithm) in [
             ("32x hgx-h100 + 8x ndr", Some(LibraryAlgorithm::NvlsTree)),
@@ -479,8 +535,8 @@ mod tests {
                     let chosen = predict_on(&constants, &runner.machine, &runner.setup, call.0, call.1);
                     let Some(chosen) = chosen else { continue };
                     let layout = layout(ground.layout(), &runner.setup, chosen.algorithm);
-                    let few = runner.simulate(&paths, &layout, &chosen, call).unwrap().unwrap();
-                    let all = runner.simulate_all(&paths, &layout, &chosen, call).unwrap().unwrap();
+                    let few = runner.simulate(&paths, &layout, &chosen, call, &calm).unwrap().unwrap();
+                    let all = runner.simulate_all(&paths, &layout, &chosen, call, &calm).unwrap().unwrap();
                     let ratio = few.time.0 as f64 / all.time.0 as f64;
                     let what = format!("{spec} {operation:?} {:?} {bytes}: {ratio}", chosen.algorithm);
                     assert!((ratio - 1.0).abs() < 0.03, "{what}");
@@ -489,6 +545,69 @@ mod tests {
             }
         }
         assert!(compared > 20, "only {compared} differ at all");
+    }
+
+    /// A disturbed island is among the few.
+    #[test]
+    fn few_islands_stand_for_all_that_are_disturbed() {
+        let constants = Constants::shipped();
+        let fabric = weftlink_fabric::resolve("17x hgx-h100 + 8x ndr").unwrap();
+        let setup = Setup::of(&fabric).unwrap();
+        let runner = Runner::on(&constants, setup, fabric.clone());
+        let (ground, paths) = (Placement::with(&fabric, &constants), Paths::of(&fabric));
+        let find = |name| fabric.find(name).unwrap();
+        let link = (find("host5/nic3"), find("leaf3"));
+        for disturbance in [
+            Disturbance::Slow { link, fraction: 0.25 },
+            Disturbance::Slow { link, fraction: 0.0 },
+            Disturbance::Throttled { gpu: 91, fraction: 0.3 },
+        ] {
+            let conditions = Conditions::only(disturbance);
+            for call in [
+                (Operation::AllReduce, 1 << 20),
+                (Operation::AllReduce, 128 << 20),
+                (Operation::AllGather, 64 << 20),
+                (Operation::AllToAll, 64 << 20),
+                (Operation::Broadcast, 16 << 20),
+            ] {
+                let chosen = runner.choice(call.0, call.1).unwrap();
+                let layout = layout(ground.layout(), &runner.setup, chosen.algorithm);
+                let few = runner.simulate(&paths, &layout, &chosen, call, &conditions).unwrap().unwrap();
+                let each = side_by_side(&layout, like(&chosen, call.0, &layout));
+                let all = each.iter().map(|layout| {
+                    runner.simulate_all(&paths, layout, &chosen, call, &conditions).unwrap().unwrap().time.0
+                });
+                let ratio = few.time.0 as f64 / all.max().unwrap() as f64;
+                let what = format!("{disturbance:?} {call:?} {:?}: {ratio}", chosen.algorithm);
+                assert!((ratio - 1.0).abs() < 0.02, "{what}");
+            }
+        }
+    }
+
+    /// Of trees and chains through different NICs, one is simulated, but the slowest counts.
+    #[test]
+    fn every_nic_counts() {
+        let constants = Constants::shipped();
+        let fabric = weftlink_fabric::resolve("3x hgx-h100 + 8x ndr").unwrap();
+        let find = |name: String| fabric.find(&name).unwrap();
+        for (operation, algorithm) in [
+            (Operation::AllReduce, LibraryAlgorithm::Tree),
+            (Operation::AllReduce, LibraryAlgorithm::Ring),
+            (Operation::Broadcast, LibraryAlgorithm::Ring),
+        ] {
+            let setup = Setup { algorithm: Some(algorithm), ..Setup::of(&fabric).unwrap() };
+            let runner = Runner::on(&constants, setup, fabric.clone());
+            for nic in 0..8 {
+                let link = (find(format!("host1/nic{nic}")), find(format!("leaf{nic}")));
+                let slow = Conditions::only(Disturbance::Slow { link, fraction: 0.1 });
+                let time = |conditions| {
+                    let done = runner.execute_with_conditions(operation, 64 << 20, conditions, None);
+                    done.unwrap().time.0 as f64
+                };
+                let times = time(&slow) / time(&slow.undisturbed());
+                assert!(times > 1.5, "{operation:?} by {algorithm:?} over nic{nic}: {times}");
+            }
+        }
     }
 
     /// Both use the same costs; they may differ by effects that only a simulation finds.

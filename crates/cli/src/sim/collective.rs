@@ -3,12 +3,14 @@
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, anyhow};
 use serde_json::json;
 use weftlink_fabric::bytes::Bytes;
 use weftlink_sim::engine::{Conditions, Spans};
 use weftlink_sim::execute::Runner;
+use weftlink_sim::parallel::in_parallel;
 use weftlink_sim::predict::{self, Case, PredictError, Row};
 use weftlink_sim::setup::{Library, Operation};
 
@@ -159,16 +161,8 @@ pub(super) fn run(args: &Calls) -> Result<(), Failure> {
         Some(gpus) => site.setup_of(gpus)?,
         None => setup.clone(),
     };
-    let mut progress = Progress::new();
-    let mut rows = Vec::new();
     let mut spans = Spans::with_capacity(trace::STEPS_MAX);
-    for (at, bytes) in sizes.iter().enumerate() {
-        progress.show(&format!("predicting {} ({} of {})", units::size(*bytes), at + 1, sizes.len()));
-        let is_traced = trace.is_some() && at + 1 == sizes.len();
-        let row = call(&site, &case, *bytes, args, is_traced.then_some(&mut spans))?;
-        rows.push(row);
-    }
-    progress.clear();
+    let rows = rows(&site, &case, &sizes, args, trace.is_some().then_some(&mut spans))?;
     if args.json {
         let mut value = case.rows_to_json(&rows);
         if let Some(note) = args.library.calibration.note() {
@@ -236,6 +230,35 @@ fn each_of(Sizes(from, to): Sizes, factor: u64) -> Vec<u64> {
 /// Whether the library's calls can be disturbed and run beside others.
 fn chooses_by_costs(library: Library) -> bool {
     matches!(library, Library::Nccl | Library::Rccl | Library::OneCcl)
+}
+
+/// A row for each size, of which the last may be traced.
+fn rows(
+    site: &Runner<'_>,
+    case: &Case,
+    sizes: &[u64],
+    args: &Calls,
+    spans: Option<&mut Spans>,
+) -> Result<Vec<Row>, Failure> {
+    let progress = Mutex::new((Progress::new(), 0));
+    let announced = |bytes: u64| {
+        let (progress, count) = &mut *progress.lock().unwrap_or_else(PoisonError::into_inner);
+        *count += 1;
+        progress.show(&format!("predicting {} ({count} of {})", units::size(bytes), sizes.len()));
+    };
+    let traced = sizes.last().zip(spans);
+    let others = &sizes[..sizes.len() - usize::from(traced.is_some())];
+    // The largest take longest.
+    let others: Vec<u64> = others.iter().rev().copied().collect();
+    let others = in_parallel(&others, |bytes| {
+        announced(*bytes);
+        call(site, case, *bytes, args, None)
+    });
+    let last = traced.map(|(bytes, spans)| {
+        announced(*bytes);
+        call(site, case, *bytes, args, Some(spans))
+    });
+    others.into_iter().rev().chain(last).collect()
 }
 
 /// One call, disturbed or not.

@@ -66,16 +66,25 @@ const PERIOD_MIN: Picoseconds = Picoseconds(1_000_000);
 impl Disturbance {
     /// The devices that it affects directly. The cables of a host affect that host, not all below the same switch.
     pub fn devices(&self, fabric: &Fabric) -> Vec<DeviceId> {
-        let is_switch = |id: &DeviceId| matches!(fabric.device(*id).kind, DeviceKind::NetSwitch(_));
         match *self {
-            Self::Slow { link: (a, b), .. } | Self::Flapping { link: (a, b), .. } => match [a, b] {
-                both if both.iter().all(is_switch) => both.to_vec(),
-                ends => ends.into_iter().filter(|end| !is_switch(end)).collect(),
-            },
+            _ if self.is_between_switches(fabric) => Vec::new(),
+            Self::Slow { link: (a, b), .. } | Self::Flapping { link: (a, b), .. } => {
+                [a, b].into_iter().filter(|end| !is_switch(fabric, *end)).collect()
+            }
             Self::Throttled { gpu, .. } => fabric.gpus().get(gpu as usize).copied().into_iter().collect(),
             Self::Delayed { .. } => Vec::new(),
         }
     }
+
+    /// Whether it affects a cable between network switches.
+    pub fn is_between_switches(&self, fabric: &Fabric) -> bool {
+        let (Self::Slow { link, .. } | Self::Flapping { link, .. }) = self else { return false };
+        is_switch(fabric, link.0) && is_switch(fabric, link.1)
+    }
+}
+
+fn is_switch(fabric: &Fabric, id: DeviceId) -> bool {
+    matches!(fabric.device(id).kind, DeviceKind::NetSwitch(_))
 }
 
 impl Conditions {

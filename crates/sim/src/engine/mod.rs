@@ -206,10 +206,11 @@ pub fn run_with(
 
 /// The same for a job with all its properties.
 pub fn run_job(job: Job<'_>, paths: &Paths<'_>, conditions: &Conditions) -> Result<Outcome, SimError> {
-    if conditions.is_empty()
-        && let Some(outcome) = steady::run(&job, paths)?
-    {
-        return Ok(outcome);
+    if conditions.are_constant() {
+        conditions.check(paths.fabric())?;
+        if let Some(outcome) = on_rest(paths, conditions, |paths| steady::run(&job, paths, conditions))? {
+            return Ok(outcome);
+        }
     }
     let outcomes = run_jobs(&[job], paths, conditions)?;
     outcomes.into_iter().next().ok_or(SimError::Deadlock { steps: 0 })
@@ -233,17 +234,26 @@ pub fn run_traced(
     spans: Option<&mut Spans>,
 ) -> Result<Vec<Outcome>, SimError> {
     conditions.check(paths.fabric())?;
+    jobs_fit(jobs, paths.fabric().gpus().len(), conditions)?;
+    on_rest(paths, conditions, |paths| Timeline::new(jobs, paths, conditions, spans, u32::MAX)?.run())
+}
+
+/// Runs on the links that are not missing.
+fn on_rest<T>(
+    paths: &Paths<'_>,
+    conditions: &Conditions,
+    run: impl FnOnce(&Paths<'_>) -> Result<T, SimError>,
+) -> Result<T, SimError> {
     let missing = conditions.missing_links();
-    jobs_fit(jobs, paths.fabric().gpus().len(), !missing.is_empty())?;
     if missing.is_empty() {
-        return Timeline::new(jobs, paths, conditions, spans, u32::MAX)?.run();
+        return run(paths);
     }
     let fabric = paths.fabric().without(&missing);
-    Timeline::new(jobs, &Paths::of(&fabric), conditions, spans, u32::MAX)?.run()
+    run(&Paths::of(&fabric))
 }
 
 /// Checks that every rank has a GPU, that classes are consistent, and that the run is not too long.
-fn jobs_fit(jobs: &[Job<'_>], gpus: usize, links_are_missing: bool) -> Result<(), SimError> {
+fn jobs_fit(jobs: &[Job<'_>], gpus: usize, conditions: &Conditions) -> Result<(), SimError> {
     let total = jobs.iter().map(|job| steps(job.plan, job.load)).fold(0, u64::saturating_add);
     if total > STEPS_MAX {
         return Err(SimError::TooLong { steps: total });
@@ -268,7 +278,7 @@ fn jobs_fit(jobs: &[Job<'_>], gpus: usize, links_are_missing: bool) -> Result<()
             return refuse("has other rank classes than the fabric or the other jobs: use whole plans (`Recipe::partial(ranks)`)".to_owned());
         }
     }
-    if by_classes && links_are_missing {
+    if by_classes && !conditions.missing_links().is_empty() {
         let why = "a missing link gives the ranks of a class different routes: use whole plans (`Recipe::partial(ranks)`)";
         return Err(SimError::Conditions(why.to_owned()));
     }

@@ -127,8 +127,14 @@ impl<'f> Routes<'f> {
         let station = |(at, spots): (usize, &Vec<Spot>)| {
             spots.iter().enumerate().map(|(number, spot)| resolve(at, number, spot)).collect()
         };
-        let stations = template.stations.iter().enumerate().map(station).collect::<Option<_>>()?;
-        Some(Route { path: template.path, stations })
+        let stations: Vec<Vec<_>> =
+            template.stations.iter().enumerate().map(station).collect::<Option<_>>()?;
+        // A missing cable leads its island over other switches.
+        let fabric = self.paths.fabric();
+        let is_linked = |pair: &[Vec<DeviceId>]| {
+            pair[0].iter().any(|id| fabric.links_from(*id).iter().any(|link| pair[1].contains(&link.target)))
+        };
+        stations.windows(2).all(is_linked).then_some(Route { path: template.path, stations })
     }
 }
 
@@ -154,6 +160,28 @@ mod tests {
                 for to in (0..gpus.len()).step_by(7) {
                     let (from, to) = (gpus[from], gpus[to]);
                     assert_eq!(routes.route(from, to), routes.search(from, to), "{spec}: {from:?} to {to:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn routes_avoid_missing_cables() {
+        let fabric = resolve("40x hgx-h100 + 8x ndr").unwrap();
+        let find = |name| fabric.find(name).unwrap();
+        for missing in [("host0/nic0", "leaf0"), ("leaf0", "spine0")] {
+            let fabric = fabric.without(&[(find(missing.0), find(missing.1))]);
+            let paths = Paths::of(&fabric);
+            let mut routes = Routes::new(&paths);
+            let first = fabric.gpus()[0];
+            for &other in fabric.gpus().iter().skip(8) {
+                for (from, to) in [(first, other), (other, first)] {
+                    let route = routes.route(from, to).unwrap();
+                    for pair in route.stations.windows(2) {
+                        let is_linked =
+                            fabric.links_from(pair[0][0]).iter().any(|link| pair[1].contains(&link.target));
+                        assert!(is_linked, "{missing:?}: {pair:?} from {from:?} to {to:?}");
+                    }
                 }
             }
         }

@@ -18,20 +18,28 @@ const TIMES_MIN: u32 = 3;
 const SAME: f64 = 2e-4;
 
 /// The extrapolated outcome of a job with many tiles; `None` if it has few, or reaches no steady state.
-pub(super) fn run(job: &Job<'_>, paths: &Paths<'_>) -> Result<Option<Outcome>, SimError> {
+pub(super) fn run(
+    job: &Job<'_>,
+    paths: &Paths<'_>,
+    conditions: &Conditions,
+) -> Result<Option<Outcome>, SimError> {
     for tiles in RUNS.into_iter().filter(|tiles| job.load.tiles / TIMES_MIN >= *tiles) {
-        if let Some(outcome) = extrapolate(job, paths, tiles)? {
+        if let Some(outcome) = extrapolate(job, paths, conditions, tiles)? {
             return Ok(Some(outcome));
         }
     }
     Ok(None)
 }
 
-fn extrapolate(job: &Job<'_>, paths: &Paths<'_>, tiles: u32) -> Result<Option<Outcome>, SimError> {
+fn extrapolate(
+    job: &Job<'_>,
+    paths: &Paths<'_>,
+    conditions: &Conditions,
+    tiles: u32,
+) -> Result<Option<Outcome>, SimError> {
     let jobs = [Job { load: Load { tiles, ..job.load }, ..*job }];
-    jobs_fit(&jobs, paths.fabric().gpus().len(), false)?;
-    let calm = Conditions::default();
-    let timeline = Timeline::new(std::slice::from_ref(job), paths, &calm, None, tiles)?;
+    jobs_fit(&jobs, paths.fabric().gpus().len(), conditions)?;
+    let timeline = Timeline::new(std::slice::from_ref(job), paths, conditions, None, tiles)?;
     let (few, ends) = timeline.run_by_tiles()?;
     // The last quarter has less and less company.
     let quarter = tiles as usize / 4;
@@ -92,7 +100,7 @@ mod tests {
             let plan = plan(&fabric, algorithm, collective);
             let job = job(&plan, 1 << 26, 1000);
             let all = run_jobs(&[job], &paths, &Conditions::default()).unwrap().remove(0);
-            let Some(few) = run(&job, &paths).unwrap() else {
+            let Some(few) = run(&job, &paths, &Conditions::default()).unwrap() else {
                 panic!("{algorithm} on {spec}: no steady state")
             };
             let ratio = few.time.0 as f64 / all.time.0 as f64;

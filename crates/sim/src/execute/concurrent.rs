@@ -14,7 +14,7 @@ use crate::estimate::Machine;
 use crate::library::{Prediction, predict_on};
 use crate::setup::{LibraryAlgorithm, Operation, Setup};
 
-/// Maximum number of tiles of a call. A disturbed pipeline has no steady state, so all tiles are simulated.
+/// Maximum number of tiles of a call where all tiles are simulated, since pipelines that share links or change have no steady state.
 pub(super) const TILES_MAX: u32 = 256;
 
 /// A job's call on some or all GPUs of the fabric.
@@ -69,12 +69,14 @@ impl Runner<'_> {
     ) -> Result<Vec<Execution>, ExecuteError> {
         let placement = Placement::with(&self.fabric, self.constants);
         let paths = Paths::of(&self.fabric);
+        let is_on_all = |tenant: &Tenant| tenant.gpus.iter().copied().eq(0..self.setup.ranks());
         if let ([tenant], None) = (tenants, &spans)
-            && let Some(done) = self.on_few(&placement, &paths, tenant, conditions)?
+            && is_on_all(tenant)
         {
-            return Ok(vec![done]);
+            return Ok(vec![self.alone(&placement, &paths, tenant, conditions)?]);
         }
-        let whole = self.needs_all_ranks(tenants, conditions);
+        let needs_all = |tenant: &Tenant| self.needs_all_ranks(tenant.operation, conditions);
+        let whole = tenants.len() > 1 || tenants.iter().any(|tenant| !is_on_all(tenant) || needs_all(tenant));
         let prepared: Vec<Prepared> = tenants
             .iter()
             .map(|tenant| self.prepare(&placement, &paths, tenant, whole))
@@ -120,42 +122,32 @@ impl Runner<'_> {
         Ok(done.collect())
     }
 
-    /// Executes the only call, on all GPUs, on few islands; `None` if they cannot stand for all.
-    fn on_few(
+    /// Executes the only call, on all GPUs.
+    fn alone(
         &self,
         placement: &Placement<'_>,
         paths: &Paths<'_>,
         tenant: &Tenant,
         conditions: &Conditions,
-    ) -> Result<Option<Execution>, ExecuteError> {
-        let ranks = self.setup.ranks();
-        let is_on_all = tenant.gpus.iter().copied().eq(0..ranks);
-        if !conditions.are_constant() || ranks <= RANKS_WHOLE_MAX || !is_on_all {
-            return Ok(None);
-        }
-        let (operation, bytes) = (tenant.operation, tenant.bytes);
-        let chosen = predict_on(self.constants, &self.machine, &self.setup, operation, bytes)
-            .ok_or_else(|| ExecuteError::unsupported(&self.setup, operation))?;
+    ) -> Result<Execution, ExecuteError> {
+        let call = (tenant.operation, tenant.bytes);
+        let chosen = self.choice(call.0, call.1)?;
         let layout = layout(placement.layout(), &self.setup, chosen.algorithm);
-        let outcome = self.simulate_few(paths, &layout, &chosen, (operation, bytes), conditions)?;
-        Ok(outcome.map(|outcome| {
-            let time = picoseconds(chosen.estimate.with_device(outcome.time.0 as f64 / 1e6));
-            Execution { chosen, algorithm: chosen.algorithm.name(), time, outcome: Some(outcome) }
-        }))
+        let outcome = self.simulate(paths, &layout, &chosen, call, conditions)?;
+        let time = match &outcome {
+            Some(outcome) => chosen.estimate.with_device(outcome.time.0 as f64 / 1e6),
+            None => chosen.estimate.total_us(),
+        };
+        Ok(Execution { chosen, algorithm: chosen.algorithm.name(), time: picoseconds(time), outcome })
     }
 
-    /// Whether every rank must be simulated: a class assumes that its ranks are identical, which disturbances and other jobs violate. With
-    /// many ranks, classes still approximate a disturbed call, since waiting for a class means waiting for its slowest rank; that does not
-    /// hold for an all-to-all.
-    fn needs_all_ranks(&self, tenants: &[Tenant], conditions: &Conditions) -> bool {
-        let ranks = self.fabric.gpus().len();
-        let on_some = tenants.iter().any(|tenant| tenant.gpus.len() < ranks);
-        let all_meet = tenants.iter().any(|tenant| tenant.operation == Operation::AllToAll);
-        let is_calm = conditions.is_empty();
-        tenants.len() > 1
-            || on_some
-            || !conditions.missing_links().is_empty()
-            || !is_calm && (all_meet || ranks <= RANKS_WHOLE_MAX as usize)
+    /// Whether every rank must be simulated: a class assumes that its ranks are identical, which disturbances violate. With many ranks,
+    /// classes still approximate a disturbed call, since waiting for a class means waiting for its slowest rank; that does not hold for an
+    /// all-to-all.
+    pub(super) fn needs_all_ranks(&self, operation: Operation, conditions: &Conditions) -> bool {
+        let is_large = self.setup.ranks() > RANKS_WHOLE_MAX;
+        !conditions.missing_links().is_empty()
+            || !conditions.is_empty() && (operation == Operation::AllToAll || !is_large)
     }
 
     fn prepare(

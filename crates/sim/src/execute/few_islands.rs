@@ -19,6 +19,9 @@ use crate::engine::{self, Conditions, CostModel, Job, Load, Outcome};
 /// Maximum number of islands that are all simulated.
 const ISLANDS_ALL_MAX: u32 = 16;
 
+/// Maximum number of ranks that are all simulated where islands differ or are disturbed.
+const RANKS_IRREGULAR_MAX: u32 = RANKS_WHOLE_MAX / 4;
+
 /// Maximum number of ranks below switches with less bandwidth up than down that are all simulated.
 const RANKS_TAPERED_MAX: u32 = 4 * RANKS_WHOLE_MAX;
 
@@ -68,10 +71,19 @@ impl FewIslands {
         let counts = [least, 2 * least];
         let [few, more] = [levels(counts[0])?, levels(counts[1])?];
         layout.per_island().filter(|_| islands > ISLANDS_ALL_MAX)?;
+        // Islands that all exchange data share the cables above their switches.
+        let shares_cables = matches!(algorithm, Algorithm::Pairwise | Algorithm::Hierarchical);
+        let is_above = is_tapered(paths.fabric())
+            || conditions
+                .disturbances
+                .iter()
+                .any(|disturbance| disturbance.is_between_switches(paths.fabric()));
         let most = match is_regular(paths, layout) && conditions.is_empty() {
-            true if !is_tapered(paths.fabric()) => 0,
-            true => RANKS_TAPERED_MAX,
-            false => RANKS_WHOLE_MAX,
+            _ if is_above && shares_cables => return None,
+            true if is_above => RANKS_TAPERED_MAX,
+            true => 0,
+            false if is_above => RANKS_WHOLE_MAX,
+            false => RANKS_IRREGULAR_MAX,
         };
         (ranks > most).then(|| Self {
             parts: counts.map(|count| Part::of(paths, layout, count as usize, conditions)),

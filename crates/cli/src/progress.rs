@@ -1,7 +1,9 @@
 //! The progress of long work, as one line on a terminal that is cleared at the end. Without a terminal, on a dumb one and beside
 //! a log there is none.
 
+use std::fmt::Display;
 use std::io::{self, IsTerminal};
+use std::sync::{Mutex, PoisonError};
 
 use weftlink_knobs::variable;
 
@@ -36,5 +38,24 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         self.clear();
+    }
+}
+
+/// The progress of items on which several threads work.
+pub(crate) struct Counted {
+    begun: Mutex<(Progress, usize)>,
+    items: usize,
+}
+
+impl Counted {
+    pub(crate) fn new(items: usize) -> Self {
+        Self { begun: Mutex::new((Progress::new(), 0)), items }
+    }
+
+    /// Work on an item begins.
+    pub(crate) fn begin(&self, what: impl Display) {
+        let (progress, begun) = &mut *self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        *begun += 1;
+        progress.show(&format!("{what} ({begun} of {})", self.items));
     }
 }

@@ -11,6 +11,7 @@ use weftlink_sim::parallel::in_parallel;
 use weftlink_sim::published::Row;
 use weftlink_sim::setup::Operation;
 
+use crate::progress::Counted;
 use crate::table::Table;
 
 /// The tables of a system that it is calibrated on.
@@ -51,7 +52,9 @@ pub(super) fn calibrated(
         systems.entry(system).or_default().push(row);
     }
     let systems: Vec<Vec<&Row>> = systems.into_values().collect();
+    let progress = Counted::new(systems.len());
     let each = in_parallel(&systems, |rows| {
+        progress.begin("calibrating with a system");
         let fewest = rows.iter().map(|row| row.setup.nodes).min().unwrap_or(0);
         let (on, others): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| on.uses(row, fewest));
         if on.is_empty() || others.is_empty() {
@@ -61,6 +64,7 @@ pub(super) fn calibrated(
         let fitted = calibrate(shipped, &places, &calls);
         Some((others, Arc::new(fitted.constants)))
     });
+    drop(progress);
     let mut left_out = Vec::new();
     let mut constants = Vec::new();
     for (others, of_system) in each.into_iter().flatten() {

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, anyhow};
 use serde_json::json;
@@ -20,7 +19,7 @@ use super::{First, cores, text, trace};
 use crate::names::{at_least, between, fabric_first};
 use crate::plan::Sizes;
 use crate::plot::{self, Line};
-use crate::progress::Progress;
+use crate::progress::Counted;
 use crate::{Failure, screen, units};
 
 /// The sizes without --size and --sizes.
@@ -240,12 +239,8 @@ fn rows(
     args: &Calls,
     spans: Option<&mut Spans>,
 ) -> Result<Vec<Row>, Failure> {
-    let progress = Mutex::new((Progress::new(), 0));
-    let announced = |bytes: u64| {
-        let (progress, count) = &mut *progress.lock().unwrap_or_else(PoisonError::into_inner);
-        *count += 1;
-        progress.show(&format!("predicting {} ({count} of {})", units::size(bytes), sizes.len()));
-    };
+    let progress = Counted::new(sizes.len());
+    let announced = |bytes: u64| progress.begin(format_args!("predicting {}", units::size(bytes)));
     let traced = sizes.last().zip(spans);
     let others = &sizes[..sizes.len() - usize::from(traced.is_some())];
     // The largest take longest.

@@ -10,7 +10,8 @@
 //! cargo run -p weftlink-sim --example fit -- calibrate       fits without each site in turn, calibrates on some of the tables of a system
 //!                                                            there, and predicts its other tables
 //! cargo run -p weftlink-sim --example fit -- frozen          errors of the shipped constants on the frozen sites, which no other
-//!                                                            command looks at; `frozen names` lists them
+//!                                                            command looks at; `frozen calibrate` calibrates there, and
+//!                                                            `frozen names` lists them
 //! cargo run -p weftlink-sim --example fit -- rows TABLE      prints every row of the tables with this prefix
 //! ```
 //!
@@ -84,11 +85,15 @@ fn run() -> Result<(), Box<dyn Error>> {
             let count = frozen.iter().filter(|index| sites.of_row(**index) == site).count();
             println!("frozen: {name} ({count} rows)");
         }
-        if arguments.get(1).is_none_or(|asked| asked != "names") {
-            let rows: Vec<Row> = frozen.iter().map(|index| rows[*index].clone()).collect();
-            let times = execute_all(&shipped, &rows);
-            report::errors(&accuracy::by_table(&rows, &times), 0);
-            report::coverage(&rows, &times);
+        let rows: Vec<Row> = frozen.iter().map(|index| rows[*index].clone()).collect();
+        match arguments.get(1).map(String::as_str) {
+            Some("names") => {}
+            Some("calibrate") => study::run(&rows, &[((0..rows.len()).collect(), shipped)]),
+            _ => {
+                let times = execute_all(&shipped, &rows);
+                report::errors(&accuracy::by_table(&rows, &times), 0);
+                report::coverage(&rows, &times);
+            }
         }
         return Ok(());
     }

@@ -7,6 +7,8 @@ use crate::constants::{Constants, Name, Origin, TABLE};
 pub const ITERATIONS_MAX: usize = 40;
 /// Step of the logarithm for numerical derivatives.
 const STEP: f64 = 0.01;
+/// A typical spread of those that move together.
+const SPREAD_ALL: f64 = 0.3;
 /// Maximum distance of a constant from its start, in spreads.
 const SPREADS_MAX: f64 = 3.0;
 /// How much constants of cores differ between hosts, as a fraction.
@@ -21,6 +23,8 @@ pub struct Free {
     pub start: f64,
     /// How far it may be expected from there, as a fraction.
     pub spread: f64,
+    /// The part of that variance that it has in common with the others of which a part is common.
+    pub common: f64,
 }
 
 /// What a fit minimises, and how long it tries.
@@ -37,7 +41,7 @@ pub struct Aim<'w> {
 /// All fitted constants of the table, around physical values.
 pub fn fitted_constants() -> Vec<Free> {
     let each = TABLE.iter().enumerate().filter_map(|(index, constant)| match constant.origin {
-        Origin::Fitted { start, spread } => Some(Free { index, start, spread }),
+        Origin::Fitted { start, spread } => Some(Free { index, start, spread, common: 0.0 }),
         Origin::Nccl | Origin::Set => None,
     });
     each.collect()
@@ -62,7 +66,10 @@ pub fn host_constants() -> Vec<Free> {
         TcpCoreGBps,
     ];
     names
-        .map(|name| Free { index: name as usize, start: TABLE[name as usize].value, spread: HOSTS_SPREAD })
+        .map(|name| {
+            let (index, start) = (name as usize, TABLE[name as usize].value);
+            Free { index, start, spread: HOSTS_SPREAD, common: 0.0 }
+        })
         .to_vec()
 }
 
@@ -79,7 +86,7 @@ pub fn fit(
             residuals.iter().zip(weights).map(|(residual, weight)| weight * robust(*residual, close)).sum();
         rows + 0.5 * moves.iter().map(|by| by * by).sum::<f64>()
     };
-    let mut moves = vec![0.0; free.len()];
+    let mut moves = vec![0.0; free.len() + 1];
     let mut current = residuals(&at(&moves));
     let mut least = loss(&current, &moves);
     let mut damping = 1e-2;
@@ -117,7 +124,7 @@ pub fn fit(
     let mut reach = 0.4;
     for _ in 0..searches {
         let before = least;
-        for index in 0..free.len() {
+        for index in 0..moves.len() {
             for by in [reach, -reach] {
                 let mut next = moves.clone();
                 next[index] = (next[index] + by).clamp(-SPREADS_MAX, SPREADS_MAX);
@@ -147,26 +154,35 @@ pub fn undetermined(
     residuals: impl Fn(&Constants) -> Vec<f64>,
 ) -> Vec<f64> {
     let free: Vec<Free> = free.iter().map(|free| Free { start: fitted.at(free.index), ..*free }).collect();
-    let moves = vec![0.0; free.len()];
+    let moves = vec![0.0; free.len() + 1];
     let current = residuals(fitted);
     let columns = derivatives(&free, &moves, &current, |moves| residuals(&moved(fitted, &free, moves)));
     let (matrix, _) = normal(&columns, &current, weights, &moves);
     let variance = |index: usize| {
-        let unit: Vec<f64> = (0..free.len()).map(|at| f64::from(u8::from(at == index))).collect();
-        solve(matrix.clone(), unit)[index]
+        let mut of = vec![0.0; moves.len()];
+        (of[index], of[free.len()]) = parts(&free[index]);
+        let found = solve(matrix.clone(), of.clone());
+        of.iter().zip(found).map(|(of, found)| of * found).sum::<f64>()
     };
     // Not a number, or just above 1 by rounding: the data says nothing.
     let part = |index| Some(variance(index)).filter(|part| (0.0..=1.0).contains(part)).unwrap_or(1.0).sqrt();
     (0..free.len()).map(part).collect()
 }
 
-/// The constants after moves, in spreads.
+/// The constants after moves, in spreads: one for each, and at the end one for what they have in common.
 fn moved(base: &Constants, free: &[Free], moves: &[f64]) -> Constants {
     let mut constants = base.clone();
-    for (Free { index, start, spread }, by) in free.iter().zip(moves) {
-        *constants.at_mut(*index) = start * libm::exp(by * spread);
+    let all = moves.last().copied().unwrap_or(0.0);
+    for (free, by) in free.iter().zip(moves) {
+        let (own, common) = parts(free);
+        *constants.at_mut(free.index) = free.start * libm::exp((own * by + common * all) * free.spread);
     }
     constants
+}
+
+/// How a constant follows its own move and the common one.
+fn parts(free: &Free) -> (f64, f64) {
+    ((1.0 - free.common).sqrt(), free.common.sqrt())
 }
 
 /// The derivatives of all residuals by the moves of each constant.
@@ -177,12 +193,12 @@ fn derivatives(
     residuals: impl Fn(&[f64]) -> Vec<f64>,
 ) -> Vec<Vec<f64>> {
     let column = |index: usize| {
-        let step = STEP / free[index].spread;
+        let step = STEP / free.get(index).map_or(SPREAD_ALL, |free| free.spread);
         let mut moved = moves.to_vec();
         moved[index] += step;
         residuals(&moved).iter().zip(current).map(|(after, before)| (after - before) / step).collect()
     };
-    (0..free.len()).map(column).collect()
+    (0..moves.len()).map(column).collect()
 }
 
 /// Loss of an error: about its absolute value, quadratic near 0.

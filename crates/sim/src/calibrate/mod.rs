@@ -16,7 +16,7 @@ use weftlink_fabric::Fabric;
 use weftlink_plan::cost::Placement;
 
 use crate::accuracy::{BANDS, band};
-use crate::constants::Constants;
+use crate::constants::{Constants, TABLE};
 use crate::estimate::Machine;
 use crate::execute::{ExecuteError, Runner, closed_forms_of_weft};
 use crate::host::{self, Hosts};
@@ -59,11 +59,14 @@ pub struct Measured {
 }
 
 /// The errors in each band of sizes, as logarithms, that are not followed: tables of one machine differ by that much from each other.
-const SLACK: [f64; BANDS.len()] = [0.02, 0.05, 0.0, 0.05];
+const SLACK: [f64; BANDS.len()] = [0.02, 0.05, 0.1, 0.1];
 
-/// The scale of errors beyond that. Between 1 and 64 MiB, where the collectives of one machine differ most, measurements say little. These values did
-/// best of a dozen by `fit -- calibrate`, on the open sites.
-const SIGMA: [f64; BANDS.len()] = [0.035, 0.06, 0.2, 0.05];
+/// The scale of errors beyond that. Above 64 KiB the collectives of one machine err differently, so measurements of one say little about
+/// another. These values did best of two dozen by `fit -- calibrate`, on the open sites.
+const SIGMA: [f64; BANDS.len()] = [0.03, 0.4, 0.4, 0.2];
+
+/// The part of their variance that latencies have in common: a machine whose calls take longer to launch has slower hops, too.
+const LATENCIES_COMMON: f64 = 0.9;
 
 /// Errors above this, in units of their scale, count by their absolute value.
 const CLOSE: f64 = 2.0;
@@ -237,7 +240,8 @@ fn free(base: &Constants, times: impl Fn(&Constants) -> Vec<f64>) -> Vec<Free> {
         })
     };
     let free = fitted_constants().into_iter().chain(host_constants()).filter(|free| depends(free.index));
-    free.map(|free| Free { start: base.at(free.index), ..free }).collect()
+    let common = |free: &Free| if TABLE[free.index].unit == "us" { LATENCIES_COMMON } else { 0.0 };
+    free.map(|free| Free { start: base.at(free.index), common: common(&free), ..free }).collect()
 }
 
 /// Few enough calls of each table and band.

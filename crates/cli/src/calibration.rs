@@ -1,9 +1,13 @@
 //! `--calibration FILE`: the constants of one machine instead of the shipped ones.
 
+use std::io::{self, Write};
 use std::sync::Arc;
 
+use serde_json::{Value, json};
 use weftlink_sim::Constants;
 use weftlink_sim::calibrate::file::Calibration;
+
+use crate::screen::say;
 
 #[derive(clap::Args, Clone, Default)]
 pub(crate) struct CalibrationArgs {
@@ -18,8 +22,20 @@ impl CalibrationArgs {
         self.calibration.as_ref().map_or_else(Constants::shipped, |calibration| calibration.constants.clone())
     }
 
-    /// What predictions rest on beside the shipped constants, for people.
-    pub(crate) fn note(&self) -> Option<String> {
+    /// Names the calibration in a JSON document.
+    pub(crate) fn add_to(&self, document: &mut Value) {
+        if let Some(note) = self.note() {
+            document["calibration"] = json!(note);
+        }
+    }
+
+    /// Names the calibration below or above a table.
+    pub(crate) fn print(&self, out: &mut impl Write) -> io::Result<()> {
+        self.note().map_or(Ok(()), |note| say!(out, "{note}"))
+    }
+
+    /// What predictions rest on beside the shipped constants.
+    fn note(&self) -> Option<String> {
         let calibration = self.calibration.as_ref()?;
         let Calibration { machine, library, calls, .. } = calibration.as_ref();
         Some(format!("calibrated on {calls} calls of {library} on {machine}"))

@@ -100,17 +100,22 @@ fn every_command_that_predicts_takes_a_calibration() {
     differs("weft sim compare '2x dgx-a100' dgx-a100 --size 64KiB --json");
     differs("weft plan all-reduce '2x dgx-a100' --size 64KiB --json");
     differs("weft sim all-reduce '2x dgx-a100' --size 64KiB --explain");
-    let note = json(&folder, "weft sim all-reduce '2x dgx-a100' --size 64KiB --calibration fast.toml");
-    assert!(note["calibration"].as_str().unwrap().starts_with("calibrated on 29 calls"), "{note}");
-    let text = shown(&folder, "weft sim all-reduce '2x dgx-a100' --size 64KiB --calibration fast.toml");
-    assert!(text.contains("calibrated on 29 calls of nccl"), "{text}");
     for command in [
+        "weft sim all-reduce '2x dgx-a100' --size 64KiB",
+        "weft sim compare '2x dgx-a100' dgx-a100 --size 64KiB",
         "weft sim copy gpu0 gpu1 --fabric dgx-a100 --size 1MiB",
         "weft sim all-reduce -n 4",
-        "weft bench all-reduce -n 2 --size 8 --iters 1",
+        "weft plan all-reduce '2x dgx-a100' --size 64KiB",
+        "weft plan all-reduce '2x dgx-a100' --sizes 8..1MiB",
+        "weft plan all-reduce '2x dgx-a100' --size 1MiB --algorithm ring",
     ] {
-        shown(&folder, &format!("{command} --calibration fast.toml"));
+        let value = json(&folder, &format!("{command} --calibration fast.toml"));
+        let note = value["calibration"].as_str().unwrap_or_default();
+        assert!(note.starts_with("calibrated on 29 calls"), "{command}: {value}");
+        let text = shown(&folder, &format!("{command} --calibration fast.toml"));
+        assert!(text.contains("calibrated on 29 calls of nccl"), "{command}: {text}");
     }
+    shown(&folder, "weft bench all-reduce -n 2 --size 8 --iters 1 --calibration fast.toml");
 }
 
 #[test]

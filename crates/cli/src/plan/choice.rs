@@ -19,10 +19,11 @@ pub(super) fn run(
     let bytes = build.size.map(|size| size.0);
     if let Some(sizes) = build.sizes {
         let found = choose::choose_sizes(kind, &fabric, (sizes.0, sizes.1), &options)?;
-        return Ok(tables::print_sizes(&found, sizes, as_json)?);
+        return Ok(tables::print_sizes(&found, sizes, as_json, &build.calibration)?);
     }
     if build.algorithm.is_none() && build.emit.is_none() && build.show.is_none() {
-        return Ok(tables::print_choice(&choose::choose(kind, &fabric, bytes, &options)?, as_json)?);
+        let chosen = choose::choose(kind, &fabric, bytes, &options)?;
+        return Ok(tables::print_choice(&chosen, as_json, &build.calibration)?);
     }
     let built = choose::build(kind, &fabric, bytes, build.algorithm, &options)?;
     emit::check_show(build.show, built.subject.ranks, build.emit.unwrap_or(Emit::Text))?;
@@ -30,7 +31,7 @@ pub(super) fn run(
     match (build.show, build.emit) {
         (Some(rank), _) => emit::show(&recipe, &built.layout, rank),
         (None, Some(form)) => emit::print(recipe.plan(), &built.layout, form, None),
-        (None, None) => Ok(tables::print_summary(&built, &recipe, as_json)?),
+        (None, None) => Ok(tables::print_summary(&built, &recipe, as_json, &build.calibration)?),
     }
 }
 

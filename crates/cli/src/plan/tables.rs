@@ -9,14 +9,17 @@ use weftlink_plan::plan::{Protocol, Switch};
 use weftlink_plan::{Algorithm, Collective, Recipe};
 
 use super::ask::Sizes;
+use crate::calibration::CalibrationArgs;
 use crate::screen::{self, say};
 use crate::table::Table;
 use crate::{Failure, counted};
 
 /// Every candidate, and why it lost.
-pub(super) fn print_choice(chosen: &Chosen, as_json: bool) -> io::Result<()> {
+pub(super) fn print_choice(chosen: &Chosen, as_json: bool, by: &CalibrationArgs) -> io::Result<()> {
     if as_json {
-        return crate::print_json(&chosen.to_json());
+        let mut value = chosen.to_json();
+        by.add_to(&mut value);
+        return crate::print_json(&value);
     }
     let Chosen { subject: about, choice } = chosen;
     let mut out = screen::stdout();
@@ -64,13 +67,20 @@ pub(super) fn print_choice(chosen: &Chosen, as_json: bool) -> io::Result<()> {
         say!(out, "Not for {}: {}.", about.collective.name(), others.join(", "))?;
     }
     print_switches(&mut out, &choice.candidates)?;
-    print_basis(&mut out, about)
+    print_basis(&mut out, about, by)
 }
 
 /// Which algorithm for which size.
-pub(super) fn print_sizes(found: &ChosenSizes, sizes: Sizes, as_json: bool) -> io::Result<()> {
+pub(super) fn print_sizes(
+    found: &ChosenSizes,
+    sizes: Sizes,
+    as_json: bool,
+    by: &CalibrationArgs,
+) -> io::Result<()> {
     if as_json {
-        return crate::print_json(&found.to_json());
+        let mut value = found.to_json();
+        by.add_to(&mut value);
+        return crate::print_json(&value);
     }
     let about = &found.subject;
     let mut out = screen::stdout();
@@ -95,13 +105,20 @@ pub(super) fn print_sizes(found: &ChosenSizes, sizes: Sizes, as_json: bool) -> i
     )?;
     let chosen = found.ends.concat();
     print_switches(&mut out, &chosen)?;
-    print_basis(&mut out, about)
+    print_basis(&mut out, about, by)
 }
 
 /// One candidate, and the terms of its predicted time.
-pub(super) fn print_summary(built: &Built, recipe: &Recipe<'_>, as_json: bool) -> Result<(), Failure> {
+pub(super) fn print_summary(
+    built: &Built,
+    recipe: &Recipe<'_>,
+    as_json: bool,
+    by: &CalibrationArgs,
+) -> Result<(), Failure> {
     if as_json {
-        return Ok(crate::print_json(&built.to_json().map_err(Failure::misuse)?)?);
+        let mut value = built.to_json().map_err(Failure::misuse)?;
+        by.add_to(&mut value);
+        return Ok(crate::print_json(&value)?);
     }
     let Built { subject: about, candidate, bytes, .. } = built;
     let mut out = screen::stdout();
@@ -132,7 +149,7 @@ pub(super) fn print_summary(built: &Built, recipe: &Recipe<'_>, as_json: bool) -
         Verdict::Lost(why) | Verdict::RuledOut(why) => say!(out, "  not chosen: {why}")?,
     }
     print_switches(&mut out, std::slice::from_ref(candidate))?;
-    Ok(print_basis(&mut out, about)?)
+    Ok(print_basis(&mut out, about, by)?)
 }
 
 /// `all-reduce on 16 ranks of x, in 2 islands of 8; 64 MiB`
@@ -179,7 +196,8 @@ fn print_switches(out: &mut impl Write, candidates: &[RankedCandidate]) -> io::R
     Ok(())
 }
 
-fn print_basis(out: &mut impl Write, about: &Subject) -> io::Result<()> {
+fn print_basis(out: &mut impl Write, about: &Subject, by: &CalibrationArgs) -> io::Result<()> {
+    by.print(out)?;
     let Some(bound) = &about.bound else {
         return writeln!(out, "Times are predicted; there is no bound to compare with.");
     };

@@ -164,9 +164,7 @@ pub(super) fn run(args: &Calls) -> Result<(), Failure> {
     let rows = rows(&site, &case, &sizes, args, trace.is_some().then_some(&mut spans))?;
     if args.json {
         let mut value = case.rows_to_json(&rows);
-        if let Some(note) = args.library.calibration.note() {
-            value["calibration"] = json!(note);
-        }
+        args.library.calibration.add_to(&mut value);
         (value["setup"], value["ranks"]) = (json!(used.name()), json!(used.ranks()));
         if let Some(all) = value["rows"].as_array_mut().filter(|_| args.explain) {
             for (value, row) in all.iter_mut().zip(&rows) {

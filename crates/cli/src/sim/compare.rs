@@ -51,13 +51,16 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     progress.clear();
     if args.json {
-        let document =
+        let mut document =
             json!({ "collective": args.collective.name(), "bytes": args.size.0, "fabrics": values });
+        args.library.calibration.add_to(&mut document);
         return Ok(crate::print_json(&document)?);
     }
     let best = rows.iter().map(|(.., row)| row.time_us()).fold(f64::INFINITY, f64::min);
     let mut out = screen::stdout();
-    writeln!(out, "{} of {}\n", args.collective.name(), args.size)?;
+    writeln!(out, "{} of {}", args.collective.name(), args.size)?;
+    args.library.calibration.print(&mut out)?;
+    writeln!(out)?;
     let mut table = Table::new([
         "fabric",
         "GPUs",

@@ -79,7 +79,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let (from, to) = copied.narrowest;
     let seconds = copied.time.0 as f64 / 1e12;
     if args.json {
-        return Ok(crate::print_json(&json!({
+        let mut value = json!({
             "fabric": fabric.name(),
             "source": fabric.device_name(ends.0),
             "target": fabric.device_name(ends.1),
@@ -95,7 +95,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             "gb_per_s": copied.gbytes_per_second,
             "seconds": seconds,
             "basis": "predicted",
-        }))?);
+        });
+        args.calibration.add_to(&mut value);
+        return Ok(crate::print_json(&value)?);
     }
     let mut out = screen::stdout();
     say!(
@@ -123,5 +125,5 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         fabric.device_name(to),
         copied.nominal_gbytes_per_second
     )?;
-    Ok(())
+    Ok(args.calibration.print(&mut out)?)
 }

@@ -66,7 +66,7 @@ pub(super) fn run(
         }));
     }
     if as_json {
-        return Ok(crate::print_json(&json!({
+        let mut value = json!({
             "collective": kind.name(),
             "ranks": ranks,
             "memory": memory.name(),
@@ -74,14 +74,14 @@ pub(super) fn run(
             "evidence": library.evidence(),
             "basis": "predicted",
             "rows": rows,
-        }))?);
+        });
+        calibration.add_to(&mut value);
+        return Ok(crate::print_json(&value)?);
     }
     let mut out = screen::stdout();
     say!(out, "{} on {ranks} cores of one host, a rank each, {} memory", kind.name(), memory.name())?;
     say!(out, "library {}: {}", library.name(), library.evidence())?;
-    if let Some(note) = calibration.note() {
-        say!(out, "{note}")?;
-    }
+    calibration.print(&mut out)?;
     writeln!(out)?;
     write!(out, "{table}")?;
     Ok(say!(out, "No interval: there are no published measurements of ranks on the cores of one host.")?)

@@ -50,9 +50,7 @@ pub(super) fn head(out: &mut impl Write, case: &Case, used: &Setup, options: &Li
             if setup.launch() == Launch::OneThread { " (otherwise --launch process)" } else { "" };
         say!(out, "assumed {text}{otherwise}")?;
     }
-    if let Some(note) = options.calibration.note() {
-        say!(out, "{note}")?;
-    }
+    options.calibration.print(out)?;
     for option in options.without_effect(setup) {
         say!(out, "{option} has no effect: calls inside one host use no NIC")?;
     }

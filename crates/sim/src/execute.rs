@@ -1,4 +1,4 @@
-//! Executes a library's choice: the [engine](crate::engine) runs it as a plan on the setup's fabric.
+//! Executes a library's choice: the [engine] runs it as a plan on the setup's fabric.
 //!
 //! The closed form makes the choice, as libraries' own tuners do, with the same costs for hops, links and lanes. The engine then finds by
 //! simulation what the closed form only sums up: which links the data of all ranks crosses, how they are shared and where ranks wait.
@@ -243,17 +243,29 @@ impl<'s> Runner<'s> {
             let (algorithm, time) = (chosen.algorithm.name(), picoseconds(chosen.estimate.total_us()));
             return Ok(Execution { chosen, algorithm, time, outcome: None });
         }
+        self.alone(ground, paths, chosen, (operation, bytes), &Conditions::default(), None)
+    }
+
+    /// Executes a call on all GPUs under conditions, and records its steps in `spans`.
+    fn alone(
+        &self,
+        ground: &Placement<'_>,
+        paths: &Paths<'_>,
+        chosen: Prediction,
+        call: (Operation, u64),
+        conditions: &Conditions,
+        spans: Option<&mut Spans>,
+    ) -> Result<Execution, ExecuteError> {
         let layout = layout(ground.layout(), &self.setup, chosen.algorithm);
-        let algorithm = chosen.algorithm.name();
-        let Some(outcome) =
-            self.simulate(paths, &layout, &chosen, (operation, bytes), &Conditions::default())?
-        else {
-            let time = picoseconds(chosen.estimate.total_us());
-            return Ok(Execution { chosen, algorithm, time, outcome: None });
+        let outcome = self.simulate(paths, &layout, &chosen, call, conditions, spans)?;
+        let time = match &outcome {
+            Some(outcome) => {
+                let time = picoseconds(chosen.estimate.with_device(outcome.time.0 as f64 / 1e6));
+                time.max(self.least(ground, call.0, call.1))
+            }
+            None => picoseconds(chosen.estimate.total_us()),
         };
-        let time = picoseconds(chosen.estimate.with_device(outcome.time.0 as f64 / 1e6));
-        let time = time.max(self.least(ground, operation, bytes));
-        Ok(Execution { chosen, algorithm, time, outcome: Some(outcome) })
+        Ok(Execution { chosen, algorithm: chosen.algorithm.name(), time, outcome })
     }
 
     /// What the library would choose.
@@ -270,7 +282,7 @@ impl<'s> Runner<'s> {
     }
 
     /// Runs the plan of a choice on few islands that stand for all, or on all; `None` if there are too many ranks. Of plans side by side,
-    /// the slowest counts.
+    /// the slowest counts. Its steps on all islands are recorded in `spans`.
     fn simulate(
         &self,
         paths: &Paths<'_>,
@@ -278,26 +290,32 @@ impl<'s> Runner<'s> {
         chosen: &Prediction,
         call: (Operation, u64),
         conditions: &Conditions,
+        spans: Option<&mut Spans>,
     ) -> Result<Option<Outcome>, ExecuteError> {
         let are_alike = conditions.is_empty() && is_regular(paths, layout);
-        let layouts = match are_alike || layout.islands.len() == 1 {
+        // All trees and chains inside one island with a switch use the links of all GPUs.
+        let is_switched = layout.islands.len() == 1 && self.setup.intra == Intra::NvSwitch;
+        let layouts = match are_alike || is_switched {
             true => vec![layout.clone()],
             false => side_by_side(layout, like(chosen, call.0, layout)),
         };
-        let mut slowest: Option<Outcome> = None;
-        for layout in layouts {
-            let outcome = match self.simulate_few(paths, &layout, chosen, call, conditions)? {
+        let mut slowest: Option<(Outcome, &Layout)> = None;
+        for layout in &layouts {
+            let outcome = match self.simulate_few(paths, layout, chosen, call, conditions)? {
                 Some(outcome) => outcome,
-                None => match self.simulate_all(paths, &layout, chosen, call, conditions)? {
+                None => match self.simulate_all(paths, layout, chosen, call, conditions, None)? {
                     Some(outcome) => outcome,
                     None => return Ok(None),
                 },
             };
-            if slowest.as_ref().is_none_or(|slowest| slowest.time < outcome.time) {
-                slowest = Some(outcome);
+            if slowest.as_ref().is_none_or(|(slowest, _)| slowest.time < outcome.time) {
+                slowest = Some((outcome, layout));
             }
         }
-        Ok(slowest)
+        if let (Some(spans), Some((_, layout))) = (spans, &slowest) {
+            self.simulate_all(paths, layout, chosen, call, conditions, Some(spans))?;
+        }
+        Ok(slowest.map(|(outcome, _)| outcome))
     }
 
     /// Runs the plan of a choice on few islands; `None` if they cannot stand for all.
@@ -317,7 +335,8 @@ impl<'s> Runner<'s> {
         few.run(plan, paths, load, &costs, conditions).map(Some)
     }
 
-    /// Runs the plan of a choice on all islands, by classes if they are alike; `None` if there are too many ranks.
+    /// Runs the plan of a choice on all islands, by classes if they are alike; `None` if there are too many ranks. Steps that are recorded
+    /// are of few tiles.
     fn simulate_all(
         &self,
         paths: &Paths<'_>,
@@ -325,19 +344,24 @@ impl<'s> Runner<'s> {
         chosen: &Prediction,
         (operation, bytes): (Operation, u64),
         conditions: &Conditions,
+        spans: Option<&mut Spans>,
     ) -> Result<Option<Outcome>, ExecuteError> {
         let simulated = match self.simulated(paths, layout, operation) {
             Some(simulated) if !self.needs_all_ranks(operation, conditions) => simulated,
-            None if conditions.is_empty() => return Ok(None),
+            None if conditions.is_empty() && spans.is_none() => return Ok(None),
             _ => layout.ranks(),
         };
         let plan = recipe(chosen, operation, layout)?.partial(simulated);
         let (costs, load) = self.priced(layout, chosen, (operation, bytes))?;
-        let tiles = if conditions.are_constant() { load.tiles } else { load.tiles.min(TILES_MAX) };
+        let all_tiles = conditions.are_constant() && spans.is_none();
+        let tiles = if all_tiles { load.tiles } else { load.tiles.min(TILES_MAX) };
         let (load, volumes) = (Load { tiles, ..load }, self.volumes(&plan)?);
         let (volumes, start) = (volumes.as_ref(), Picoseconds(0));
         let job = Job { plan: &plan, gpus: None, load, volumes, costs: &costs, start };
-        Ok(Some(engine::run_job(job, paths, conditions)?))
+        match spans {
+            None => Ok(Some(engine::run_job(job, paths, conditions)?)),
+            spans => Ok(engine::run_traced(&[job], paths, conditions, spans)?.into_iter().next()),
+        }
     }
 
     /// The costs of a choice, and its share of the bytes.
@@ -535,8 +559,9 @@ mod tests {
                     let chosen = predict_on(&constants, &runner.machine, &runner.setup, call.0, call.1);
                     let Some(chosen) = chosen else { continue };
                     let layout = layout(ground.layout(), &runner.setup, chosen.algorithm);
-                    let few = runner.simulate(&paths, &layout, &chosen, call, &calm).unwrap().unwrap();
-                    let all = runner.simulate_all(&paths, &layout, &chosen, call, &calm).unwrap().unwrap();
+                    let few = runner.simulate(&paths, &layout, &chosen, call, &calm, None).unwrap().unwrap();
+                    let all =
+                        runner.simulate_all(&paths, &layout, &chosen, call, &calm, None).unwrap().unwrap();
                     let ratio = few.time.0 as f64 / all.time.0 as f64;
                     let what = format!("{spec} {operation:?} {:?} {bytes}: {ratio}", chosen.algorithm);
                     assert!((ratio - 1.0).abs() < 0.03, "{what}");
@@ -572,15 +597,61 @@ mod tests {
             ] {
                 let chosen = runner.choice(call.0, call.1).unwrap();
                 let layout = layout(ground.layout(), &runner.setup, chosen.algorithm);
-                let few = runner.simulate(&paths, &layout, &chosen, call, &conditions).unwrap().unwrap();
+                let few =
+                    runner.simulate(&paths, &layout, &chosen, call, &conditions, None).unwrap().unwrap();
                 let each = side_by_side(&layout, like(&chosen, call.0, &layout));
                 let all = each.iter().map(|layout| {
-                    runner.simulate_all(&paths, layout, &chosen, call, &conditions).unwrap().unwrap().time.0
+                    runner
+                        .simulate_all(&paths, layout, &chosen, call, &conditions, None)
+                        .unwrap()
+                        .unwrap()
+                        .time
+                        .0
                 });
                 let ratio = few.time.0 as f64 / all.max().unwrap() as f64;
                 let what = format!("{disturbance:?} {call:?} {:?}: {ratio}", chosen.algorithm);
                 assert!((ratio - 1.0).abs() < 0.02, "{what}");
             }
+        }
+    }
+
+    /// However many islands are disturbed, and wherever, those are among the few.
+    #[test]
+    fn every_disturbance_counts() {
+        let constants = Constants::shipped();
+        let on = |spec: &str| {
+            let fabric = weftlink_fabric::resolve(spec).unwrap();
+            let setup = Setup { algorithm: Some(LibraryAlgorithm::Ring), ..Setup::of(&fabric).unwrap() };
+            Runner::on(&constants, setup, fabric)
+        };
+        let times = |runner: &Runner<'_>, disturbances: &[Disturbance]| {
+            let conditions = Conditions { disturbances: disturbances.to_vec() };
+            let time = |conditions: &Conditions| {
+                let done =
+                    runner.execute_with_conditions(Operation::AllReduce, 1 << 30, conditions, None).unwrap();
+                done.time.0 as f64
+            };
+            time(&conditions) / time(&conditions.undisturbed())
+        };
+        // A host with two islands.
+        let bridges = on("40x 4x-a100-pcie-bridge + 2x hdr");
+        for gpu in 40..44 {
+            let times = times(&bridges, &[Disturbance::Throttled { gpu, fraction: 0.1 }]);
+            assert!(times > 2.0, "GPU {gpu}: {times}");
+        }
+        let cluster = on("40x hgx-h100 + 8x ndr");
+        let slow = |host: u32, fraction: f64| {
+            let find = |name: &str| cluster.fabric().find(name).unwrap();
+            Disturbance::Slow { link: (find(&format!("host{host}/nic0")), find("leaf0")), fraction }
+        };
+        let mut many: Vec<Disturbance> = (1..6).map(|host| slow(host, 0.99)).collect();
+        many.push(slow(30, 0.1));
+        let one = times(&cluster, &[slow(30, 0.1)]);
+        assert!(one > 1.2, "{one}");
+        for _ in 0..2 {
+            let all = times(&cluster, &many);
+            assert!((all / one - 1.0).abs() < 0.05, "{all} instead of {one}");
+            many.reverse();
         }
     }
 

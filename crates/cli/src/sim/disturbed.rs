@@ -60,6 +60,10 @@ pub(super) struct DisturbedCall {
     pub(super) beside: Vec<Neighbour>,
 }
 
+fn us(execution: &Execution) -> f64 {
+    execution.time.0 as f64 / 1e6
+}
+
 impl Disturbed {
     /// Whether there are no disturbances.
     pub(super) fn is_none(&self) -> bool {
@@ -107,23 +111,27 @@ impl Disturbed {
         let tenants: Vec<Tenant> =
             std::iter::once(tenant(operation, bytes, &self.gpus)).chain(beside).collect();
         let none = conditions.undisturbed();
-        let alone_us = |tenant: &Tenant| -> Result<f64, Failure> {
-            let done = site.execute_concurrently(std::slice::from_ref(tenant), &none, None);
-            let done = done?;
-            Ok(done.first().map_or(f64::NAN, |execution| execution.time.0 as f64 / 1e6))
+        let (execution, alone_us, done) = match tenants.as_slice() {
+            [_] if self.gpus.is_none() => {
+                let alone = site.execute_with_conditions(operation, bytes, &none, None)?;
+                let execution = site.execute_with_conditions(operation, bytes, &conditions, spans)?;
+                (execution, vec![us(&alone)], Vec::new())
+            }
+            tenants => {
+                let alone = site.execute_apart(tenants, &none)?.iter().map(us).collect();
+                let mut done = site.execute_concurrently(tenants, &conditions, spans)?;
+                (done.remove(0), alone, done)
+            }
         };
-        let alone: Vec<f64> = tenants.iter().map(alone_us).collect::<Result<_, _>>()?;
-        let mut done = site.execute_concurrently(&tenants, &conditions, spans)?.into_iter();
-        let execution = done.next().ok_or_else(|| Failure::finding(anyhow!("the simulator ran no call")))?;
-        let beside = self.beside.iter().zip(done).zip(tenants.iter().zip(&alone).skip(1));
+        let beside = self.beside.iter().zip(done).zip(tenants.iter().zip(&alone_us).skip(1));
         let beside = beside.map(|((job, execution), (tenant, alone_us))| Neighbour {
             what: job.kind.name().to_owned(),
             bytes: job.bytes,
             gpus: tenant.gpus.len(),
-            time_us: execution.time.0 as f64 / 1e6,
+            time_us: us(&execution),
             alone_us: *alone_us,
         });
-        Ok(DisturbedCall { execution, alone_us: alone[0], beside: beside.collect() })
+        Ok(DisturbedCall { execution, alone_us: alone_us[0], beside: beside.collect() })
     }
 
     /// Resolves names to devices.

@@ -9,7 +9,7 @@ pub const ITERATIONS_MAX: usize = 40;
 const STEP: f64 = 0.01;
 /// A typical spread of those that move together.
 const SPREAD_ALL: f64 = 0.3;
-/// Maximum distance of a constant from its start, in spreads.
+/// Maximum size of a move, in spreads.
 const SPREADS_MAX: f64 = 3.0;
 /// How much constants of cores differ between hosts, as a fraction.
 const HOSTS_SPREAD: f64 = 0.3;

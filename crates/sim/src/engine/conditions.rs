@@ -67,7 +67,11 @@ impl Disturbance {
     /// The devices that it affects directly. The cables of a host affect that host, not all below the same switch.
     pub fn devices(&self, fabric: &Fabric) -> Vec<DeviceId> {
         match *self {
-            _ if self.is_between_switches(fabric) => Vec::new(),
+            Self::Slow { link: (a, b), .. } | Self::Flapping { link: (a, b), .. }
+                if self.is_between_switches(fabric) =>
+            {
+                vec![a, b]
+            }
             Self::Slow { link: (a, b), .. } | Self::Flapping { link: (a, b), .. } => {
                 [a, b].into_iter().filter(|end| !is_switch(fabric, *end)).collect()
             }
@@ -102,8 +106,9 @@ impl Conditions {
     /// simulates the same ranks as one under these.
     pub fn undisturbed(&self) -> Self {
         let without_effect = |disturbance: &Disturbance| match *disturbance {
-            Disturbance::Slow { link, .. } | Disturbance::Flapping { link, .. } => {
-                Disturbance::Slow { link, fraction: 1.0 }
+            Disturbance::Slow { link, .. } => Disturbance::Slow { link, fraction: 1.0 },
+            Disturbance::Flapping { link, period, .. } => {
+                Disturbance::Flapping { link, period, down: Picoseconds(0) }
             }
             Disturbance::Throttled { gpu, .. } => Disturbance::Throttled { gpu, fraction: 1.0 },
             Disturbance::Delayed { job, rank, lane, step, .. } => {

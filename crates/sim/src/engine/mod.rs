@@ -131,7 +131,7 @@ pub struct Job<'a> {
 /// How a plan was simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Every rank was simulated.
+    /// Every rank was simulated, or every rank of few islands.
     Whole,
     /// One rank of each class was simulated; a disturbance of one rank affects its whole class.
     Classes,
@@ -144,7 +144,7 @@ pub struct Outcome {
     pub time: Picoseconds,
     /// The links, with the bytes that this job moved over each.
     pub resources: Vec<Resource>,
-    /// Number of simulated steps.
+    /// Number of steps of all simulated ranks; of few islands, scaled to all.
     pub steps: u64,
     /// How the plan was simulated.
     pub mode: Mode,

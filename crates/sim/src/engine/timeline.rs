@@ -116,8 +116,8 @@ struct LaneState {
 struct Tiles {
     /// Number of steps that each lane takes for a tile.
     steps: Vec<u64>,
-    /// For each tile, the number of lanes that are done with it, and the time of the last one so far.
-    done: Vec<(usize, Time)>,
+    /// For each tile, when the last lane so far was done with it.
+    done: Vec<Time>,
 }
 
 impl Tiles {
@@ -125,9 +125,9 @@ impl Tiles {
     fn ended(&mut self, lane: u32, steps: u64, now: Time) {
         let Some(&each) = self.steps.get(lane as usize) else { return };
         if steps.is_multiple_of(each)
-            && let Some((lanes, last)) = self.done.get_mut((steps / each) as usize - 1)
+            && let Some(last) = self.done.get_mut((steps / each) as usize - 1)
         {
-            (*lanes, *last) = (*lanes + 1, now);
+            *last = now;
         }
     }
 }
@@ -255,9 +255,9 @@ impl<'r> Timeline<'r> {
         let lanes = job.plan.classes().representatives().iter();
         let lanes = lanes.flat_map(|rank| &checked.plan().programs[*rank as usize].lanes);
         self.tiles.steps = lanes.map(|lane| lane.length().max(1)).collect();
-        self.tiles.done = vec![(0, 0); tiles as usize];
+        self.tiles.done = vec![0; tiles as usize];
         self.run_all()?;
-        let ends = self.tiles.done.iter().map(|(_, last)| Picoseconds(*last)).collect();
+        let ends = self.tiles.done.iter().map(|last| Picoseconds(*last)).collect();
         let outcome = self.outcomes()?.into_iter().next().ok_or(SimError::Deadlock { steps: 0 })?;
         Ok((outcome, ends))
     }

@@ -54,10 +54,9 @@ impl Runner<'_> {
         {
             return Ok(done);
         }
-        let gpus = (0..self.setup.ranks()).collect();
-        let tenant = Tenant { operation, bytes, gpus, start: Picoseconds(0) };
-        let done = self.execute_concurrently(&[tenant], conditions, spans)?;
-        done.into_iter().next().ok_or_else(|| ExecuteError::Impossible("no call given".to_owned()))
+        let (placement, paths) = (Placement::with(&self.fabric, self.constants), Paths::of(&self.fabric));
+        let chosen = self.choice(operation, bytes)?;
+        self.alone(&placement, &paths, chosen, (operation, bytes), conditions, spans)
     }
 
     /// Executes the calls of several jobs concurrently. Each uses the algorithm that the library would choose if the job were alone.
@@ -67,16 +66,37 @@ impl Runner<'_> {
         conditions: &Conditions,
         spans: Option<&mut Spans>,
     ) -> Result<Vec<Execution>, ExecuteError> {
+        self.share_links(tenants, conditions, spans, self.is_whole(tenants, conditions))
+    }
+
+    /// The same calls, each as if it were alone.
+    pub fn execute_apart(
+        &self,
+        tenants: &[Tenant],
+        conditions: &Conditions,
+    ) -> Result<Vec<Execution>, ExecuteError> {
+        let whole = self.is_whole(tenants, conditions);
+        let alone = |tenant: &Tenant| self.share_links(std::slice::from_ref(tenant), conditions, None, whole);
+        let done = tenants.iter().map(alone).collect::<Result<Vec<_>, _>>()?;
+        Ok(done.into_iter().flatten().collect())
+    }
+
+    /// Whether every rank must be simulated: jobs on some GPUs make the ranks of a class differ, as disturbances do.
+    fn is_whole(&self, tenants: &[Tenant], conditions: &Conditions) -> bool {
+        let is_on_all = |tenant: &Tenant| tenant.gpus.iter().copied().eq(0..self.setup.ranks());
+        let needs_all = |tenant: &Tenant| self.needs_all_ranks(tenant.operation, conditions);
+        tenants.len() > 1 || tenants.iter().any(|tenant| !is_on_all(tenant) || needs_all(tenant))
+    }
+
+    fn share_links(
+        &self,
+        tenants: &[Tenant],
+        conditions: &Conditions,
+        spans: Option<&mut Spans>,
+        whole: bool,
+    ) -> Result<Vec<Execution>, ExecuteError> {
         let placement = Placement::with(&self.fabric, self.constants);
         let paths = Paths::of(&self.fabric);
-        let is_on_all = |tenant: &Tenant| tenant.gpus.iter().copied().eq(0..self.setup.ranks());
-        if let ([tenant], None) = (tenants, &spans)
-            && is_on_all(tenant)
-        {
-            return Ok(vec![self.alone(&placement, &paths, tenant, conditions)?]);
-        }
-        let needs_all = |tenant: &Tenant| self.needs_all_ranks(tenant.operation, conditions);
-        let whole = tenants.len() > 1 || tenants.iter().any(|tenant| !is_on_all(tenant) || needs_all(tenant));
         let prepared: Vec<Prepared> = tenants
             .iter()
             .map(|tenant| self.prepare(&placement, &paths, tenant, whole))
@@ -120,25 +140,6 @@ impl Runner<'_> {
             }
         });
         Ok(done.collect())
-    }
-
-    /// Executes the only call, on all GPUs.
-    fn alone(
-        &self,
-        placement: &Placement<'_>,
-        paths: &Paths<'_>,
-        tenant: &Tenant,
-        conditions: &Conditions,
-    ) -> Result<Execution, ExecuteError> {
-        let call = (tenant.operation, tenant.bytes);
-        let chosen = self.choice(call.0, call.1)?;
-        let layout = layout(placement.layout(), &self.setup, chosen.algorithm);
-        let outcome = self.simulate(paths, &layout, &chosen, call, conditions)?;
-        let time = match &outcome {
-            Some(outcome) => chosen.estimate.with_device(outcome.time.0 as f64 / 1e6),
-            None => chosen.estimate.total_us(),
-        };
-        Ok(Execution { chosen, algorithm: chosen.algorithm.name(), time: picoseconds(time), outcome })
     }
 
     /// Whether every rank must be simulated: a class assumes that its ranks are identical, which disturbances violate. With many ranks,

@@ -66,11 +66,7 @@ impl FewIslands {
             }
             _ => None,
         };
-        // From this number on, the busiest island sends as much as with any number.
-        let least = if algorithm == Algorithm::NvlsTree { 8 } else { 4 };
-        let counts = [least, 2 * least];
-        let [few, more] = [levels(counts[0])?, levels(counts[1])?];
-        layout.per_island().filter(|_| islands > ISLANDS_ALL_MAX)?;
+        layout.per_island().filter(|_| islands > ISLANDS_ALL_MAX && conditions.are_constant())?;
         // Islands that all exchange data share the cables above their switches.
         let shares_cables = matches!(algorithm, Algorithm::Pairwise | Algorithm::Hierarchical);
         let is_above = is_tapered(paths.fabric())
@@ -78,15 +74,25 @@ impl FewIslands {
                 .disturbances
                 .iter()
                 .any(|disturbance| disturbance.is_between_switches(paths.fabric()));
-        let most = match is_regular(paths, layout) && conditions.is_empty() {
+        let are_alike = is_regular(paths, layout) && conditions.is_empty();
+        let most = match are_alike {
             _ if is_above && shares_cables => return None,
             true if is_above => RANKS_TAPERED_MAX,
             true => 0,
             false if is_above => RANKS_WHOLE_MAX,
             false => RANKS_IRREGULAR_MAX,
         };
-        (ranks > most).then(|| Self {
-            parts: counts.map(|count| Part::of(paths, layout, count as usize, conditions)),
+        if ranks <= most {
+            return None;
+        }
+        let kinds = if are_alike { Vec::new() } else { one_of_each_kind(paths, layout, conditions) };
+        // From this number on, the busiest island sends as much as with any number.
+        let least = if algorithm == Algorithm::NvlsTree { 8 } else { 4 };
+        let least = least.max(kinds.len() as u32);
+        let counts = [least, 2 * least];
+        let [few, more] = [levels(counts[0])?, levels(counts[1])?];
+        (counts[1] < islands).then(|| Self {
+            parts: counts.map(|count| Part::of(layout, count as usize, &kinds)),
             further: f64::from(levels(islands).unwrap_or(more) - more) / f64::from(more - few),
             ranks,
             has_blocks,
@@ -112,25 +118,27 @@ impl FewIslands {
         };
         let [few, more] = [run(&self.parts[0])?, run(&self.parts[1])?];
         let each = more.time.0.saturating_sub(few.time.0) as f64;
+        let all_per_part = f64::from(self.ranks) / self.parts[1].gpus.len() as f64;
+        let times = if self.has_blocks { all_per_part } else { 1.0 };
         // All islands would use more of the cables between switches.
         let is_switch = |id| matches!(paths.fabric().device(id).kind, DeviceKind::NetSwitch(_));
         let is_above = |resource: &Resource| is_switch(resource.link.0) && is_switch(resource.link.1);
         let busy = |resource: &Resource| resource.moved / resource.capacity;
         let below = more.resources.iter().filter(|resource| !is_above(resource));
         let busiest = below.map(busy).fold(0.0, f64::max);
-        let is_known = |resource: &Resource| !is_above(resource) || busy(resource) > busiest;
+        let known = more.resources.iter().filter(|resource| !is_above(resource) || busy(resource) > busiest);
         Ok(Outcome {
-            resources: more.resources.into_iter().filter(is_known).collect(),
+            resources: known.map(|known| Resource { moved: known.moved * times, ..known.clone() }).collect(),
             time: more.time + Picoseconds((each * self.further).round() as u64),
-            steps: more.steps * u64::from(self.ranks) / self.parts[1].gpus.len() as u64,
-            ..more
+            steps: (more.steps as f64 * all_per_part) as u64,
+            mode: more.mode,
         })
     }
 }
 
 impl Part {
-    fn of(paths: &Paths<'_>, layout: &Layout, count: usize, conditions: &Conditions) -> Self {
-        let chosen = chosen(paths, layout, count, conditions);
+    fn of(layout: &Layout, count: usize, kinds: &[usize]) -> Self {
+        let chosen = chosen(layout, count, kinds);
         let mut gpus: Vec<u32> = chosen.iter().flat_map(|at| layout.islands[*at].iter().copied()).collect();
         gpus.sort_unstable();
         let number = |rank: &u32| gpus.binary_search(rank).ok().map(|at| at as u32);
@@ -141,17 +149,10 @@ impl Part {
     }
 }
 
-/// The first islands and the last, at the ends of the network, and one of each kind, as long as those are few.
-fn chosen(paths: &Paths<'_>, layout: &Layout, count: usize, conditions: &Conditions) -> BTreeSet<usize> {
+/// One of each kind, the first islands and the last, at the ends of the network.
+fn chosen(layout: &Layout, count: usize, kinds: &[usize]) -> BTreeSet<usize> {
     let all = layout.islands.len();
-    let mut kinds: BTreeMap<_, usize> = BTreeMap::new();
-    if !is_regular(paths, layout) || !conditions.is_empty() {
-        let kind = kinds_of(paths, conditions);
-        for (at, island) in layout.islands.iter().enumerate() {
-            kinds.entry(kind(island[0])).or_insert(at);
-        }
-    }
-    let mut chosen: BTreeSet<usize> = kinds.into_values().take(count / 2).collect();
+    let mut chosen: BTreeSet<usize> = kinds.iter().copied().collect();
     let ends = (0..all / 2).flat_map(|at| [at, all - 1 - at]);
     for at in ends {
         if chosen.len() < count {
@@ -159,6 +160,22 @@ fn chosen(paths: &Paths<'_>, layout: &Layout, count: usize, conditions: &Conditi
         }
     }
     chosen
+}
+
+/// The first island of each kind.
+fn one_of_each_kind(paths: &Paths<'_>, layout: &Layout, conditions: &Conditions) -> Vec<usize> {
+    let kind = kinds_of(paths, conditions);
+    let mut kinds: BTreeMap<_, usize> = BTreeMap::new();
+    // A host may have several islands.
+    let mut of_host: BTreeMap<u32, u32> = BTreeMap::new();
+    for (at, island) in layout.islands.iter().enumerate() {
+        let gpu = paths.fabric().gpus()[island[0] as usize];
+        let host = paths.islands().place(gpu).map_or(u32::MAX, |place| place.island);
+        let number = of_host.entry(host).or_insert(0);
+        kinds.entry((*number, kind(island[0]))).or_insert(at);
+        *number += 1;
+    }
+    kinds.into_values().collect()
 }
 
 /// What distinguishes the island of a rank from others: its shape, the cables of its NICs and of the switches above them, and what

@@ -1,4 +1,4 @@
-//! Executes a library's choice: the [engine] runs it as a plan on the setup's fabric.
+//! Executes a library's choice: the [engine](crate::engine) runs it as a plan on the setup's fabric.
 //!
 //! The closed form makes the choice, as libraries' own tuners do, with the same costs for hops, links and lanes. The engine then finds by
 //! simulation what the closed form only sums up: which links the data of all ranks crosses, how they are shared and where ranks wait.
@@ -8,6 +8,7 @@ mod costs;
 mod few_islands;
 mod messages;
 mod other_libraries;
+mod simulate;
 mod weft;
 
 use weftlink_fabric::{Fabric, FabricError, LinkKind, Paths};
@@ -17,16 +18,14 @@ use weftlink_plan::plan::Protocol;
 use weftlink_plan::{Collective, Layout, Partial, Recipe, Verified};
 
 use crate::constants::Constants;
-use crate::engine::{self, Conditions, Job, Load, Outcome, SimError, Spans, Volumes};
+use crate::engine::{Conditions, Outcome, SimError, Spans, Volumes};
 use crate::estimate::Machine;
 use crate::host::HostError;
 use crate::library::{Prediction, predict_on};
 use crate::setup::{Intra, Library, LibraryAlgorithm, Operation, Setup};
-use concurrent::TILES_MAX;
 pub use concurrent::Tenant;
-use costs::{LibraryCosts, Ports};
-use few_islands::FewIslands;
 pub(crate) use other_libraries::operation_of;
+use simulate::Simulated;
 pub(crate) use weft::closed_forms_of_weft;
 
 /// Messages in flight between two ranks: NCCL's `NCCL_STEPS`.
@@ -257,7 +256,8 @@ impl<'s> Runner<'s> {
         spans: Option<&mut Spans>,
     ) -> Result<Execution, ExecuteError> {
         let layout = layout(ground.layout(), &self.setup, chosen.algorithm);
-        let outcome = self.simulate(paths, &layout, &chosen, call, conditions, spans)?;
+        let simulated = Simulated { paths, chosen: &chosen, operation: call.0, bytes: call.1, conditions };
+        let outcome = self.simulate(simulated, &layout, spans)?;
         let time = match &outcome {
             Some(outcome) => {
                 let time = picoseconds(chosen.estimate.with_device(outcome.time.0 as f64 / 1e6));
@@ -279,105 +279,6 @@ impl<'s> Runner<'s> {
             }
             _ => chosen,
         })
-    }
-
-    /// Runs the plan of a choice on few islands that stand for all, or on all; `None` if there are too many ranks. Of plans side by side,
-    /// the slowest counts. Its steps on all islands are recorded in `spans`.
-    fn simulate(
-        &self,
-        paths: &Paths<'_>,
-        layout: &Layout,
-        chosen: &Prediction,
-        call: (Operation, u64),
-        conditions: &Conditions,
-        spans: Option<&mut Spans>,
-    ) -> Result<Option<Outcome>, ExecuteError> {
-        let are_alike = conditions.is_empty() && is_regular(paths, layout);
-        // All trees and chains inside one island with a switch use the links of all GPUs.
-        let is_switched = layout.islands.len() == 1 && self.setup.intra == Intra::NvSwitch;
-        let layouts = match are_alike || is_switched {
-            true => vec![layout.clone()],
-            false => side_by_side(layout, like(chosen, call.0, layout)),
-        };
-        let mut slowest: Option<(Outcome, &Layout)> = None;
-        for layout in &layouts {
-            let outcome = match self.simulate_few(paths, layout, chosen, call, conditions)? {
-                Some(outcome) => outcome,
-                None => match self.simulate_all(paths, layout, chosen, call, conditions, None)? {
-                    Some(outcome) => outcome,
-                    None => return Ok(None),
-                },
-            };
-            if slowest.as_ref().is_none_or(|(slowest, _)| slowest.time < outcome.time) {
-                slowest = Some((outcome, layout));
-            }
-        }
-        if let (Some(spans), Some((_, layout))) = (spans, &slowest) {
-            self.simulate_all(paths, layout, chosen, call, conditions, Some(spans))?;
-        }
-        Ok(slowest.map(|(outcome, _)| outcome))
-    }
-
-    /// Runs the plan of a choice on few islands; `None` if they cannot stand for all.
-    fn simulate_few(
-        &self,
-        paths: &Paths<'_>,
-        layout: &Layout,
-        chosen: &Prediction,
-        (operation, bytes): (Operation, u64),
-        conditions: &Conditions,
-    ) -> Result<Option<Outcome>, ExecuteError> {
-        let has_root = matches!(operation, Operation::Broadcast | Operation::Reduce);
-        let few = FewIslands::of(paths, layout, like(chosen, operation, layout), has_root, conditions);
-        let Some(few) = few.filter(|_| !self.has_counts()) else { return Ok(None) };
-        let (costs, load) = self.priced(layout, chosen, (operation, bytes))?;
-        let plan = |layout: &Layout| Ok(recipe(chosen, operation, layout)?.partial(layout.ranks()));
-        few.run(plan, paths, load, &costs, conditions).map(Some)
-    }
-
-    /// Runs the plan of a choice on all islands, by classes if they are alike; `None` if there are too many ranks. Steps that are recorded
-    /// are of few tiles.
-    fn simulate_all(
-        &self,
-        paths: &Paths<'_>,
-        layout: &Layout,
-        chosen: &Prediction,
-        (operation, bytes): (Operation, u64),
-        conditions: &Conditions,
-        spans: Option<&mut Spans>,
-    ) -> Result<Option<Outcome>, ExecuteError> {
-        let simulated = match self.simulated(paths, layout, operation) {
-            Some(simulated) if !self.needs_all_ranks(operation, conditions) => simulated,
-            None if conditions.is_empty() && spans.is_none() => return Ok(None),
-            _ => layout.ranks(),
-        };
-        let plan = recipe(chosen, operation, layout)?.partial(simulated);
-        let (costs, load) = self.priced(layout, chosen, (operation, bytes))?;
-        let all_tiles = conditions.are_constant() && spans.is_none();
-        let tiles = if all_tiles { load.tiles } else { load.tiles.min(TILES_MAX) };
-        let (load, volumes) = (Load { tiles, ..load }, self.volumes(&plan)?);
-        let (volumes, start) = (volumes.as_ref(), Picoseconds(0));
-        let job = Job { plan: &plan, gpus: None, load, volumes, costs: &costs, start };
-        match spans {
-            None => Ok(Some(engine::run_job(job, paths, conditions)?)),
-            spans => Ok(engine::run_traced(&[job], paths, conditions, spans)?.into_iter().next()),
-        }
-    }
-
-    /// The costs of a choice, and its share of the bytes.
-    fn priced<'a>(
-        &'a self,
-        layout: &Layout,
-        chosen: &'a Prediction,
-        (operation, bytes): (Operation, u64),
-    ) -> Result<(LibraryCosts<'a>, Load), ExecuteError> {
-        let ports = Ports::of(&self.fabric, &self.machine);
-        let channels = recipe(chosen, operation, layout)?.outline().channels.len();
-        let call = (operation, bytes as f64);
-        let costs = LibraryCosts::new(self.constants, &self.machine, ports, chosen, call, channels);
-        let share = bytes as f64 / costs::identical_plans(&self.machine, &ports, chosen.algorithm, operation);
-        let load = Load { bytes: (share.round() as u64).max(1), tiles: costs.tiles() };
-        Ok((costs, load))
     }
 
     /// The time that no algorithm can beat. Where one of several identical plans is simulated, on links faster than those of the others,
@@ -445,29 +346,6 @@ fn layout(found: &Layout, setup: &Setup, algorithm: LibraryAlgorithm) -> Layout 
     layout
 }
 
-/// The layouts of the plans that a library runs side by side, each through other NICs: trees from each rail, and chains along each ring.
-fn side_by_side(layout: &Layout, algorithm: Algorithm) -> Vec<Layout> {
-    let rails = layout.islands.iter().map(Vec::len).max().unwrap_or(1);
-    let from_rail = |rail: usize| {
-        let mut layout = layout.clone();
-        for island in &mut layout.islands {
-            let rails = island.len().max(1);
-            island.rotate_left(rail % rails);
-        }
-        layout
-    };
-    let along_ring = |ring: usize| {
-        let mut layout = layout.clone();
-        layout.rings.rotate_left(ring);
-        layout
-    };
-    match algorithm {
-        Algorithm::Tree => (0..rails).map(from_rail).collect(),
-        Algorithm::Chain => (0..layout.rings.len()).map(along_ring).collect(),
-        _ => vec![layout.clone()],
-    }
-}
-
 /// The plan of a library's choice.
 fn recipe<'l>(
     chosen: &Prediction,
@@ -533,153 +411,8 @@ fn picoseconds(us: f64) -> Picoseconds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Disturbance;
     use crate::gpu::gpu;
     use crate::setup::Network;
-
-    /// More islands only make trees higher, rings longer and messages more.
-    #[test]
-    fn few_islands_stand_for_all() {
-        let (constants, calm) = (Constants::shipped(), Conditions::default());
-        let mut compared = 0;
-        for (spec, algorithm) in [
-            ("32x hgx-h100 + 8x ndr", Some(LibraryAlgorithm::NvlsTree)),
-            ("25x hgx-h100 + 8x ndr, leaf-spine", Some(LibraryAlgorithm::Tree)),
-            ("33x p4d", None),
-            ("18x dgx-1-v100 + 4x edr", None),
-        ] {
-            let fabric = weftlink_fabric::resolve(spec).unwrap();
-            let setup = Setup { algorithm, ..Setup::of(&fabric).unwrap() };
-            let runner = Runner::on(&constants, setup, fabric.clone());
-            let (ground, paths) = (Placement::with(&fabric, &constants), Paths::of(&fabric));
-            use Operation::{AllGather, AllReduce, AllToAll, Broadcast, Reduce, ReduceScatter};
-            for operation in [AllReduce, AllGather, ReduceScatter, AllToAll, Broadcast, Reduce] {
-                for bytes in [4 << 10, 4 << 20, 256 << 20] {
-                    let call = (operation, bytes);
-                    let chosen = predict_on(&constants, &runner.machine, &runner.setup, call.0, call.1);
-                    let Some(chosen) = chosen else { continue };
-                    let layout = layout(ground.layout(), &runner.setup, chosen.algorithm);
-                    let few = runner.simulate(&paths, &layout, &chosen, call, &calm, None).unwrap().unwrap();
-                    let all =
-                        runner.simulate_all(&paths, &layout, &chosen, call, &calm, None).unwrap().unwrap();
-                    let ratio = few.time.0 as f64 / all.time.0 as f64;
-                    let what = format!("{spec} {operation:?} {:?} {bytes}: {ratio}", chosen.algorithm);
-                    assert!((ratio - 1.0).abs() < 0.03, "{what}");
-                    compared += u32::from(ratio != 1.0);
-                }
-            }
-        }
-        assert!(compared > 20, "only {compared} differ at all");
-    }
-
-    /// A disturbed island is among the few.
-    #[test]
-    fn few_islands_stand_for_all_that_are_disturbed() {
-        let constants = Constants::shipped();
-        let fabric = weftlink_fabric::resolve("17x hgx-h100 + 8x ndr").unwrap();
-        let setup = Setup::of(&fabric).unwrap();
-        let runner = Runner::on(&constants, setup, fabric.clone());
-        let (ground, paths) = (Placement::with(&fabric, &constants), Paths::of(&fabric));
-        let find = |name| fabric.find(name).unwrap();
-        let link = (find("host5/nic3"), find("leaf3"));
-        for disturbance in [
-            Disturbance::Slow { link, fraction: 0.25 },
-            Disturbance::Slow { link, fraction: 0.0 },
-            Disturbance::Throttled { gpu: 91, fraction: 0.3 },
-        ] {
-            let conditions = Conditions::only(disturbance);
-            for call in [
-                (Operation::AllReduce, 1 << 20),
-                (Operation::AllReduce, 128 << 20),
-                (Operation::AllGather, 64 << 20),
-                (Operation::AllToAll, 64 << 20),
-                (Operation::Broadcast, 16 << 20),
-            ] {
-                let chosen = runner.choice(call.0, call.1).unwrap();
-                let layout = layout(ground.layout(), &runner.setup, chosen.algorithm);
-                let few =
-                    runner.simulate(&paths, &layout, &chosen, call, &conditions, None).unwrap().unwrap();
-                let each = side_by_side(&layout, like(&chosen, call.0, &layout));
-                let all = each.iter().map(|layout| {
-                    runner
-                        .simulate_all(&paths, layout, &chosen, call, &conditions, None)
-                        .unwrap()
-                        .unwrap()
-                        .time
-                        .0
-                });
-                let ratio = few.time.0 as f64 / all.max().unwrap() as f64;
-                let what = format!("{disturbance:?} {call:?} {:?}: {ratio}", chosen.algorithm);
-                assert!((ratio - 1.0).abs() < 0.02, "{what}");
-            }
-        }
-    }
-
-    /// However many islands are disturbed, and wherever, those are among the few.
-    #[test]
-    fn every_disturbance_counts() {
-        let constants = Constants::shipped();
-        let on = |spec: &str| {
-            let fabric = weftlink_fabric::resolve(spec).unwrap();
-            let setup = Setup { algorithm: Some(LibraryAlgorithm::Ring), ..Setup::of(&fabric).unwrap() };
-            Runner::on(&constants, setup, fabric)
-        };
-        let times = |runner: &Runner<'_>, disturbances: &[Disturbance]| {
-            let conditions = Conditions { disturbances: disturbances.to_vec() };
-            let time = |conditions: &Conditions| {
-                let done =
-                    runner.execute_with_conditions(Operation::AllReduce, 1 << 30, conditions, None).unwrap();
-                done.time.0 as f64
-            };
-            time(&conditions) / time(&conditions.undisturbed())
-        };
-        // A host with two islands.
-        let bridges = on("40x 4x-a100-pcie-bridge + 2x hdr");
-        for gpu in 40..44 {
-            let times = times(&bridges, &[Disturbance::Throttled { gpu, fraction: 0.1 }]);
-            assert!(times > 2.0, "GPU {gpu}: {times}");
-        }
-        let cluster = on("40x hgx-h100 + 8x ndr");
-        let slow = |host: u32, fraction: f64| {
-            let find = |name: &str| cluster.fabric().find(name).unwrap();
-            Disturbance::Slow { link: (find(&format!("host{host}/nic0")), find("leaf0")), fraction }
-        };
-        let mut many: Vec<Disturbance> = (1..6).map(|host| slow(host, 0.99)).collect();
-        many.push(slow(30, 0.1));
-        let one = times(&cluster, &[slow(30, 0.1)]);
-        assert!(one > 1.2, "{one}");
-        for _ in 0..2 {
-            let all = times(&cluster, &many);
-            assert!((all / one - 1.0).abs() < 0.05, "{all} instead of {one}");
-            many.reverse();
-        }
-    }
-
-    /// Of trees and chains through different NICs, one is simulated, but the slowest counts.
-    #[test]
-    fn every_nic_counts() {
-        let constants = Constants::shipped();
-        let fabric = weftlink_fabric::resolve("3x hgx-h100 + 8x ndr").unwrap();
-        let find = |name: String| fabric.find(&name).unwrap();
-        for (operation, algorithm) in [
-            (Operation::AllReduce, LibraryAlgorithm::Tree),
-            (Operation::AllReduce, LibraryAlgorithm::Ring),
-            (Operation::Broadcast, LibraryAlgorithm::Ring),
-        ] {
-            let setup = Setup { algorithm: Some(algorithm), ..Setup::of(&fabric).unwrap() };
-            let runner = Runner::on(&constants, setup, fabric.clone());
-            for nic in 0..8 {
-                let link = (find(format!("host1/nic{nic}")), find(format!("leaf{nic}")));
-                let slow = Conditions::only(Disturbance::Slow { link, fraction: 0.1 });
-                let time = |conditions| {
-                    let done = runner.execute_with_conditions(operation, 64 << 20, conditions, None);
-                    done.unwrap().time.0 as f64
-                };
-                let times = time(&slow) / time(&slow.undisturbed());
-                assert!(times > 1.5, "{operation:?} by {algorithm:?} over nic{nic}: {times}");
-            }
-        }
-    }
 
     /// Both use the same costs; they may differ by effects that only a simulation finds.
     #[test]

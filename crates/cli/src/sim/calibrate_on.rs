@@ -54,7 +54,7 @@ pub(super) fn calibrated(
     let systems: Vec<Vec<&Row>> = systems.into_values().collect();
     let progress = Counted::new(systems.len());
     let each = in_parallel(&systems, |rows| {
-        progress.begin("calibrating with a system");
+        progress.begin("calibrating on the tables of a system");
         let fewest = rows.iter().map(|row| row.setup.nodes).min().unwrap_or(0);
         let (on, others): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| on.uses(row, fewest));
         if on.is_empty() || others.is_empty() {

@@ -73,7 +73,7 @@ impl Disturbance {
                 vec![a, b]
             }
             Self::Slow { link: (a, b), .. } | Self::Flapping { link: (a, b), .. } => {
-                [a, b].into_iter().filter(|end| !is_switch(fabric, *end)).collect()
+                [a, b].into_iter().filter(|end| !is_net_switch(fabric, *end)).collect()
             }
             Self::Throttled { gpu, .. } => fabric.gpus().get(gpu as usize).copied().into_iter().collect(),
             Self::Delayed { .. } => Vec::new(),
@@ -83,11 +83,12 @@ impl Disturbance {
     /// Whether it affects a cable between network switches.
     pub fn is_between_switches(&self, fabric: &Fabric) -> bool {
         let (Self::Slow { link, .. } | Self::Flapping { link, .. }) = self else { return false };
-        is_switch(fabric, link.0) && is_switch(fabric, link.1)
+        is_net_switch(fabric, link.0) && is_net_switch(fabric, link.1)
     }
 }
 
-fn is_switch(fabric: &Fabric, id: DeviceId) -> bool {
+/// Whether a device is a switch of the network.
+pub(crate) fn is_net_switch(fabric: &Fabric, id: DeviceId) -> bool {
     matches!(fabric.device(id).kind, DeviceKind::NetSwitch(_))
 }
 

@@ -25,6 +25,7 @@ use weftlink_plan::plan::Protocol;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use conditions::is_net_switch;
 pub use conditions::{Conditions, Disturbance};
 pub use spans::{Span, Spans};
 use timeline::Timeline;

@@ -13,7 +13,7 @@ use weftlink_plan::classes::Classes;
 use weftlink_plan::cost::lines;
 use weftlink_plan::plan::{Group, Switch};
 
-use super::conditions::Disturbed;
+use super::conditions::{Disturbed, is_net_switch};
 use super::routes::Routes;
 use super::share::{ResourceId, Shares};
 use super::{CostModel, LinkLine};
@@ -153,7 +153,7 @@ impl<'f> Wires<'f> {
         let mut link_classes: Option<FxHashMap<_, LinkClass>> = by_classes.then(FxHashMap::default);
         // For each network switch, the rate of its cables to hosts.
         let mut to_hosts: FxHashMap<DeviceId, f64> = FxHashMap::default();
-        let is_switch = |id: DeviceId| matches!(fabric.device(id).kind, DeviceKind::NetSwitch(_));
+        let is_switch = |id: DeviceId| is_net_switch(fabric, id);
         for link in fabric.links().iter().filter(|link| by_classes && is_switch(link.source)) {
             if !is_switch(link.target) {
                 *to_hosts.entry(link.source).or_default() += lines::line(fabric, link);
@@ -342,7 +342,7 @@ impl<'f> Wires<'f> {
                 let route = self.routes.route(gpu(from), gpu(to))?;
                 let is_switch = |station: &Vec<DeviceId>| match group.switch {
                     Switch::Nvswitch => matches!(fabric.device(station[0]).kind, DeviceKind::NvSwitch { .. }),
-                    Switch::Network => matches!(fabric.device(station[0]).kind, DeviceKind::NetSwitch(_)),
+                    Switch::Network => is_net_switch(fabric, station[0]),
                 };
                 let at = match up {
                     true => route.stations.iter().position(is_switch),
@@ -381,7 +381,7 @@ impl<'f> Wires<'f> {
         let classes: Vec<LinkClass> = between.iter().filter_map(|link| self.link_class(link)).collect();
         let count = classes.iter().map(|class| class.count).min()?;
         let capacity_of = |(link, class): (&&Link, &LinkClass)| {
-            let is_switch = |id| matches!(fabric.device(id).kind, DeviceKind::NetSwitch(_));
+            let is_switch = |id| is_net_switch(fabric, id);
             let line = LinkLine {
                 kind: fabric.spec(link).kind,
                 is_between_switches: is_switch(link.source) && is_switch(link.target),

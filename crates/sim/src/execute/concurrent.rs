@@ -59,7 +59,8 @@ impl Runner<'_> {
         self.alone(&placement, &paths, chosen, (operation, bytes), conditions, spans)
     }
 
-    /// Executes the calls of several jobs concurrently. Each uses the algorithm that the library would choose if the job were alone.
+    /// Executes the calls of several jobs concurrently. Each uses the algorithm that the library would choose if the job were alone, but
+    /// rings instead of trees.
     pub fn execute_concurrently(
         &self,
         tenants: &[Tenant],

@@ -7,14 +7,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use weftlink_fabric::{DeviceId, DeviceKind, Fabric, Paths, SpecId};
+use weftlink_fabric::{DeviceId, Fabric, Paths, SpecId};
 use weftlink_plan::algorithms::Algorithm;
 use weftlink_plan::cost::{Picoseconds, lines};
 use weftlink_plan::{Layout, Partial};
 
 use super::{ExecuteError, RANKS_WHOLE_MAX, is_regular};
 use crate::engine::wires::Resource;
-use crate::engine::{self, Conditions, CostModel, Job, Load, Outcome};
+use crate::engine::{self, Conditions, CostModel, Job, Load, Outcome, is_net_switch};
 
 /// Maximum number of islands that are all simulated.
 const ISLANDS_ALL_MAX: u32 = 16;
@@ -24,6 +24,9 @@ const RANKS_IRREGULAR_MAX: u32 = RANKS_WHOLE_MAX / 4;
 
 /// Maximum number of ranks below switches with less bandwidth up than down that are all simulated.
 const RANKS_TAPERED_MAX: u32 = 4 * RANKS_WHOLE_MAX;
+
+/// The same where one rank is simulated for all like it.
+const RANKS_TAPERED_CLASSES_MAX: u32 = 16 * RANKS_WHOLE_MAX;
 
 /// Two parts of a layout that stand for all of it.
 pub(super) struct FewIslands {
@@ -75,12 +78,12 @@ impl FewIslands {
                 .iter()
                 .any(|disturbance| disturbance.is_between_switches(paths.fabric()));
         let are_alike = is_regular(paths, layout) && conditions.is_empty();
-        let most = match are_alike {
-            _ if is_above && shares_cables => return None,
-            true if is_above => RANKS_TAPERED_MAX,
-            true => 0,
-            false if is_above => RANKS_WHOLE_MAX,
-            false => RANKS_IRREGULAR_MAX,
+        let most = match (are_alike, is_above) {
+            (true, true) if shares_cables => RANKS_TAPERED_CLASSES_MAX,
+            (true, true) => RANKS_TAPERED_MAX,
+            (true, false) => 0,
+            (false, true) => RANKS_WHOLE_MAX,
+            (false, false) => RANKS_IRREGULAR_MAX,
         };
         if ranks <= most {
             return None;
@@ -121,7 +124,7 @@ impl FewIslands {
         let all_per_part = f64::from(self.ranks) / self.parts[1].gpus.len() as f64;
         let times = if self.has_blocks { all_per_part } else { 1.0 };
         // All islands would use more of the cables between switches.
-        let is_switch = |id| matches!(paths.fabric().device(id).kind, DeviceKind::NetSwitch(_));
+        let is_switch = |id| is_net_switch(paths.fabric(), id);
         let is_above = |resource: &Resource| is_switch(resource.link.0) && is_switch(resource.link.1);
         let busy = |resource: &Resource| resource.moved / resource.capacity;
         let below = more.resources.iter().filter(|resource| !is_above(resource));
@@ -130,7 +133,7 @@ impl FewIslands {
         Ok(Outcome {
             resources: known.map(|known| Resource { moved: known.moved * times, ..known.clone() }).collect(),
             time: more.time + Picoseconds((each * self.further).round() as u64),
-            steps: (more.steps as f64 * all_per_part) as u64,
+            steps: (more.steps as f64 * all_per_part * times) as u64,
             mode: more.mode,
         })
     }
@@ -185,7 +188,7 @@ fn kinds_of<'p>(
     conditions: &'p Conditions,
 ) -> impl Fn(u32) -> (usize, BTreeSet<SpecId>, BTreeSet<usize>) + 'p {
     let fabric = paths.fabric();
-    let is_switch = |id: DeviceId| matches!(fabric.device(id).kind, DeviceKind::NetSwitch(_));
+    let is_switch = |id: DeviceId| is_net_switch(fabric, id);
     let mut cables: BTreeMap<DeviceId, BTreeSet<SpecId>> = BTreeMap::new();
     for link in fabric.links().iter().filter(|link| is_switch(link.source) || is_switch(link.target)) {
         cables.entry(link.source).or_default().insert(link.spec);
@@ -211,7 +214,7 @@ fn kinds_of<'p>(
 
 /// Whether a switch with cables to hosts has less bandwidth up than down.
 fn is_tapered(fabric: &Fabric) -> bool {
-    let is_switch = |id: DeviceId| matches!(fabric.device(id).kind, DeviceKind::NetSwitch(_));
+    let is_switch = |id: DeviceId| is_net_switch(fabric, id);
     let mut rates: BTreeMap<DeviceId, [f64; 2]> = BTreeMap::new();
     for link in fabric.links().iter().filter(|link| is_switch(link.source)) {
         rates.entry(link.source).or_default()[usize::from(is_switch(link.target))] +=

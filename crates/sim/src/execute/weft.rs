@@ -9,7 +9,8 @@ use weftlink_plan::cost::{
 use weftlink_plan::plan::{Protocol, Switch};
 use weftlink_plan::{Algorithm, Collective, Layout, Partial, Recipe, Verified};
 
-use super::{ExecuteError, Execution, FewIslands, Runner, SLOTS, simulated};
+use super::few_islands::FewIslands;
+use super::{ExecuteError, Execution, Runner, SLOTS, simulated};
 use crate::engine::wires::Wire;
 use crate::engine::{self, Conditions, CostModel, Job, LinkLine, Load, Sent, Spans, Volumes};
 use crate::estimate::{Estimate, FillTerm, HopTerm, Over, WireTerm, Working};

@@ -1,17 +1,17 @@
 #!/bin/bash
-# Tests on the first GPU: the cases with ranks as threads and as processes, windows and waits, messages, tensors of PyTorch, torch.distributed, a program for NCCL,
+# Tests on the first GPU: the kernels of the cases (compiled on all cores), the cases with ranks as threads and as processes, windows and waits, messages, tensors of PyTorch, torch.distributed, a program for NCCL,
 # training with PyTorch, random faults, and the cases under compute-sanitizer.
 #
 #   gpu-test.sh [BINARY] [PART...]
 #
 # BINARY: the tests of weftlink-cuda as `cargo test --no-run -p weftlink-cuda --lib` builds them; built here if it is missing or empty. A machine
-# without Rust needs nothing else. PART: cases, processes, windows, messages, python, torch, nccl, training, faults, sanitizer; all of them by default.
+# without Rust needs nothing else. PART: kernels, cases, processes, windows, messages, python, torch, nccl, training, faults, sanitizer; all of them by default.
 # LOGS: a folder for the output of each test. NCCL_LIBRARY: Weft's libnccl.so.2 for the parts nccl and training; that of `make capi` by default.
 set -uo pipefail
 
 binary=${1:-}
 parts=${*:2}
-parts=${parts:-cases processes windows messages python torch nccl training faults sanitizer}
+parts=${parts:-kernels cases processes windows messages python torch nccl training faults sanitizer}
 library=$(realpath -s "${NCCL_LIBRARY:-$(dirname "$0")/../../target/release/libnccl.so.2}")
 logs=${LOGS:-$(mktemp -d)}
 # Each rank of a process has a hardware queue; under MPS they share about 120.
@@ -21,8 +21,8 @@ sanitized=gpu_tests::cases_of_2_ranks
 
 for part in $parts; do
     case $part in
-    cases | processes | windows | messages | python | torch | nccl | training | faults | sanitizer) ;;
-    *) echo "unknown part $part: use cases, processes, windows, messages, python, torch, nccl, training, faults, sanitizer" >&2; exit 2 ;;
+    kernels | cases | processes | windows | messages | python | torch | nccl | training | faults | sanitizer) ;;
+    *) echo "unknown part $part: use kernels, cases, processes, windows, messages, python, torch, nccl, training, faults, sanitizer" >&2; exit 2 ;;
     esac
 done
 if [[ -z $binary ]]; then
@@ -48,13 +48,14 @@ run() {
         tail -n 15 "$log" | cut -c1-600 | sed 's/^/    /'
         failed+=("$name")
     fi
-    grep -hE '^(FAILED|skipped)|: [0-9]+ (calls|faults,)|ERROR SUMMARY|RACECHECK SUMMARY' "$log" | sort | uniq -c | sort -rn | head -n 12 | cut -c1-400 | sed 's/^/    /'
+    grep -hE '^(FAILED|skipped)|: [0-9]+ (calls|faults,|kernels,)|ERROR SUMMARY|RACECHECK SUMMARY' "$log" | sort | uniq -c | sort -rn | head -n 12 | cut -c1-400 | sed 's/^/    /'
     return 0
 }
 
 all=$("$binary" --list --ignored 2> /dev/null | sed -n 's/^\(gpu_tests::.*\): test$/\1/p')
 for part in $parts; do
     case $part in
+    kernels) chosen=gpu_tests::compiled::kernels_of_all_cases ;;
     cases) chosen=$(grep -E '^gpu_tests::[a-z0-9_]+$' <<< "$all") ;;
     processes) chosen=$(grep '^gpu_tests::processes::' <<< "$all") ;;
     windows) chosen=$(grep -E '^gpu_tests::(windows|waits|spread|streams)::' <<< "$all") ;;
@@ -96,12 +97,14 @@ for part in $parts; do
             continue
         fi
         for ranks in 2 4 8; do
+            # Processes of one program under MPS share its queues.
+            queues=$((96 / ranks < 32 ? 96 / ranks : 32))
             run "nccl-all-$ranks" 100 "$program" all $ranks
             run "nccl-threads-$ranks" 100 "$program" threads $ranks
-            run "nccl-processes-$ranks" 100 weft run -n 1 --gpus shared --mps -- "$program" processes $ranks
+            run "nccl-processes-$ranks" 100 env CUDA_DEVICE_MAX_CONNECTIONS=$queues weft run -n 1 --gpus shared --mps -- "$program" processes $ranks
             run "nccl-puts-all-$ranks" 100 "$program" puts_all $ranks
             run "nccl-puts-threads-$ranks" 100 "$program" puts_threads $ranks
-            run "nccl-puts-processes-$ranks" 100 weft run -n 1 --gpus shared --mps -- "$program" puts_processes $ranks
+            run "nccl-puts-processes-$ranks" 100 env CUDA_DEVICE_MAX_CONNECTIONS=$queues weft run -n 1 --gpus shared --mps -- "$program" puts_processes $ranks
         done
         run nccl-killed 100 "$program" killed 3
         run nccl-killed-mps 100 weft run -n 1 --gpus shared --mps -- "$program" killed 3

@@ -3,7 +3,10 @@
 //!
 //!     weft run -n 4 --gpus shared --mps -- target/release/examples/process_graphs --bytes 8,64k,1m --runs 7
 //!
-//! Rank 0 prints CSV: the median, the least and the largest of the runs. A run is one launch of a graph on every rank, after a barrier.
+//! Rank 0 prints CSV: the median, the least and the largest of the runs. A run is one launch of a graph on every rank, or
+//! as many as `--launches` says, after a barrier.
+//!
+//! With `--rotate 1g`, the calls of a graph use successive parts of buffers of 1 GiB, as those of nccl-tests do: inputs are not in the L2 cache.
 #![allow(clippy::unwrap_used, reason = "an example ends at the first error")]
 #![allow(unsafe_code, reason = "passes addresses of its buffers")]
 
@@ -27,29 +30,36 @@ struct Rank {
     timed: [Event; 2],
     buffers: [DeviceMemory; 2],
     barrier: LoadedPlan,
+    /// The bytes through which successive calls step, if they are more than those of a call.
+    rotated: usize,
+    /// Launches of a graph in a run.
+    launches: usize,
 }
 
 fn main() {
     let mut bytes = vec![8, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20, 1 << 30];
-    let mut runs = 7;
+    let (mut runs, mut rotated, mut launches) = (7, 0, 1);
     let mut arguments = std::env::args().skip(1);
     while let Some(name) = arguments.next() {
         let text = arguments.next().unwrap_or_else(|| panic!("{name} needs a value"));
         match &*name {
             "--bytes" => bytes = text.split(',').map(number).collect(),
             "--runs" => runs = number(&text).max(1),
-            name => panic!("{name}: the options are --bytes and --runs"),
+            "--launches" => launches = number(&text).max(1),
+            "--rotate" => rotated = number(&text),
+            name => panic!("{name}: the options are --bytes, --runs, --launches and --rotate"),
         }
     }
     let group = Bootstrap::from_environment(&Knobs::from_environment().unwrap()).unwrap();
-    let mut rank = Rank::new(group, bytes.iter().copied().max().unwrap_or(0));
+    let mut rank = Rank::new(group, bytes.iter().copied().max().unwrap_or(0), rotated);
+    rank.launches = launches;
     let ranks = rank.collectives.ranks();
     let flat = |algorithm: Algorithm, protocol| {
         verify(adapted(algorithm.flat_with(&Collective::AllReduce, ranks, 1, protocol).unwrap())).unwrap()
     };
     let plans = [
         ("exchange:ll", flat(Algorithm::Exchange, Protocol::Ll), 0..=256 << 10),
-        ("two-shot", flat(Algorithm::TwoShot, Protocol::Simple), 64 << 10..=usize::MAX),
+        ("two-shot", flat(Algorithm::TwoShot, Protocol::Simple), 8 << 10..=usize::MAX),
     ]
     .map(|(name, plan, sizes)| (name, rank.collectives.load(plan).unwrap(), sizes));
     if rank.collectives.rank() == 0 {
@@ -77,7 +87,8 @@ fn number(text: &str) -> usize {
 }
 
 impl Rank {
-    fn new(group: Bootstrap, largest: usize) -> Rank {
+    fn new(group: Bootstrap, largest: usize, rotated: usize) -> Rank {
+        let largest = largest.max(rotated);
         let device = Driver::load().unwrap().devices().unwrap().remove(0);
         let context = Context::primary(&device).unwrap();
         let mut collectives = Collectives::new(group, &device, TIMEOUT).unwrap();
@@ -90,7 +101,7 @@ impl Rank {
             buffers[0].write(&stream, at, &pattern[..pattern.len().min(largest - at)]).unwrap();
         }
         let timed = [0; 2].map(|_| Event::with_timing(&context).unwrap());
-        Rank { collectives, stream, timed, buffers, barrier }
+        Rank { collectives, stream, timed, buffers, barrier, rotated, launches: 1 }
     }
 
     /// The least, the median and the largest time of a call.
@@ -104,16 +115,18 @@ impl Rank {
             _ => 3,
         };
         let addresses = self.buffers.each_ref().map(DeviceBuffer::address);
-        let run = |rank: &mut Rank| {
+        let parts = (self.rotated / bytes.max(1)).max(1);
+        let run = |rank: &mut Rank, call: u32| {
+            let addresses = addresses.map(|address| address + (bytes * (call as usize % parts)) as u64);
             let (collectives, stream) = (&mut rank.collectives, &rank.stream);
             // SAFETY: the buffers live as long as the rank, which waits for every launch.
             unsafe { collectives.run(plan, stream, addresses, bytes / 4, DataType::F32, Reduction::Sum) }
                 .unwrap();
         };
         // Peers map the buffers.
-        run(self);
+        run(self, 0);
         self.stream.begin_capture().unwrap();
-        (0..calls).for_each(|_| run(self));
+        (0..calls).for_each(|call| run(self, call));
         let graph = self.stream.end_capture().unwrap();
         let mut times: Vec<f64> = (0..=runs)
             .map(|_| {
@@ -123,11 +136,13 @@ impl Rank {
                     .unwrap();
                 self.timed[0].record(stream).unwrap();
                 // SAFETY: as above; this waits for its end.
-                unsafe { graph.launch(stream) }.unwrap();
+                (0..self.launches).for_each(|_| unsafe { graph.launch(stream) }.unwrap());
                 self.timed[1].record(stream).unwrap();
                 self.stream.synchronize().unwrap();
                 assert_eq!(self.collectives.failure(), None);
-                self.timed[1].elapsed_since(&self.timed[0]).unwrap().as_secs_f64() * 1e6 / f64::from(calls)
+                self.timed[1].elapsed_since(&self.timed[0]).unwrap().as_secs_f64() * 1e6
+                    / f64::from(calls)
+                    / self.launches as f64
             })
             .skip(1)
             .collect();

@@ -14,7 +14,7 @@ use crate::{Error, adapted};
 
 /// The most bytes of a buffer that travel as packets, with at most [`FEW_RANKS`] ranks on a GPU, and with more.
 const PACKET_BYTES_MAX: usize = 128 << 10;
-const PACKET_BYTES_MAX_CROWDED: usize = 32 << 10;
+const PACKET_BYTES_MAX_CROWDED: usize = 16 << 10;
 const FEW_RANKS: usize = 4;
 
 /// How a call runs.
@@ -132,7 +132,7 @@ mod tests {
         let chosen = |bytes, ranks| choose(&Collective::AllReduce, bytes, ranks, true);
         let packets = Choice { algorithm: Algorithm::Exchange, protocol: Protocol::Ll };
         let memory = Choice { algorithm: Algorithm::TwoShot, protocol: Protocol::Simple };
-        for (ranks, limit) in [(1, 128 << 10), (2, 128 << 10), (4, 128 << 10), (8, 32 << 10)] {
+        for (ranks, limit) in [(1, 128 << 10), (2, 128 << 10), (4, 128 << 10), (8, 16 << 10)] {
             assert_eq!((chosen(limit, ranks), chosen(limit + 1, ranks)), (packets, memory), "{ranks} ranks");
         }
     }
@@ -188,7 +188,7 @@ mod tests {
                 both.flat_map(|accesses| collectives(ranks).into_iter().map(move |one| (one, accesses)));
             for (collective, accesses_buffers) in cases {
                 let mut known: Option<(Choice, Vec<Compiler>)> = None;
-                for bytes in [0_usize, 8, 32 << 10, 33 << 10, 128 << 10, 129 << 10, 1 << 20, 1 << 30] {
+                for bytes in [0_usize, 8, 16 << 10, 17 << 10, 128 << 10, 129 << 10, 1 << 20, 1 << 30] {
                     let choice = choose(&collective, bytes, ranks as usize, accesses_buffers);
                     if known.as_ref().is_none_or(|(known, _)| *known != choice) {
                         let plan = choice.plan(&collective, ranks).unwrap();

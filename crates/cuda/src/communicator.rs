@@ -16,13 +16,15 @@ mod switch;
 mod window;
 
 pub use messages::Messages;
+#[cfg(test)]
+pub(crate) use prepare::{shape_of, spread};
 pub(crate) use shrink::shrunk;
 
-use std::collections::HashSet;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustc_hash::FxHashSet;
 use weftlink_bootstrap::{Bootstrap, Failure};
 use weftlink_plan::{DataType, Reduction, Verified};
 
@@ -36,6 +38,7 @@ use crate::lost::ContextWatch;
 use crate::multicast::MulticastRanges;
 use crate::presence::{Aborter, Presence};
 use crate::program::{Compiler, Program, Spread};
+use crate::records::CALL_BYTES;
 use crate::registration::BufferRegistry;
 use crate::reports::{Reports, describe};
 use crate::residency::Resident;
@@ -45,7 +48,7 @@ use failure::failure_of;
 use programs::{Programs, Retired};
 
 /// The most blocks of one lane.
-const SLICES_MAX: u32 = 132;
+pub(crate) const SLICES_MAX: u32 = 132;
 
 /// A communicator of ranks on GPUs.
 #[derive(Debug)]
@@ -83,6 +86,8 @@ pub struct Communicator {
     actions: Vec<(Stream, Event)>,
     /// Whether calls are in graphs, which the program may launch at any time.
     has_captured: bool,
+    /// Of the kernel that is being launched.
+    parameters: Box<[u8; CALL_BYTES]>,
     /// Of device memory for long programs, which is freed with the communicator.
     program_bytes: usize,
     /// How many windows were made.
@@ -123,7 +128,7 @@ struct Loaded {
     shared: Shared,
     programs: Programs<Key, Prepared>,
     /// Calls whose kernels the ranks of this process have loaded.
-    met: HashSet<CallKind>,
+    met: FxHashSet<CallKind>,
 }
 
 /// The count, type and operation of a call.
@@ -151,6 +156,8 @@ struct Prepared {
     program: Program,
     kernel: Kernel,
     spread: Spread,
+    /// Of a call whose buffers no switch accesses.
+    signature: u32,
     /// The program, if it is too long for the parameters.
     in_memory: Option<DeviceMemory>,
 }
@@ -227,7 +234,7 @@ impl Communicator {
         let bytes = [compiler.arena.bytes, compiler.arena.private_bytes].map(|bytes| bytes as usize);
         let shared = self.share("arenas", bytes)?;
         let plans = &mut self.resources.plans;
-        plans.push(Loaded { compiler, shared, programs: Programs::new(), met: HashSet::new() });
+        plans.push(Loaded { compiler, shared, programs: Programs::new(), met: FxHashSet::default() });
         Ok(PlanId { communicator: self.number, number: plans.len() - 1 })
     }
 

@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod compiled;
 mod faults;
 mod messages;
 mod processes;
@@ -168,6 +169,9 @@ macro_rules! cases {
         fn $test() {
             run_cases(Memory::$memory, $ranks);
         })*
+
+        /// The memory and the number of ranks of each test.
+        const TESTED: &[(Memory, u32)] = &[$((Memory::$memory, $ranks)),*];
     };
 }
 

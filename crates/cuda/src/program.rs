@@ -42,6 +42,8 @@ pub(crate) struct Compiler {
     per_tile: Vec<Vec<u32>>,
     /// Whether some rank waits for this rank's entry.
     announces: bool,
+    /// Whether ranks access the buffers of others, and not through a switch.
+    pub(crate) accesses_buffers: bool,
     pub(crate) switch: Option<SwitchUse>,
 }
 
@@ -181,6 +183,7 @@ impl Compiler {
             .collect();
         let (can_finish, can_scale) = (results.can_finish, results.can_scale);
         let switch = SwitchUse::of(&plan);
+        let accesses_buffers = plan.needs_windows() && switch.is_none();
         let mut waiters = vec![BTreeSet::new(); plan.counters as usize];
         let mut per_tile = vec![vec![0; plan.counters as usize]; plan.ranks as usize];
         let mut announces = false;
@@ -212,6 +215,7 @@ impl Compiler {
             waiters,
             per_tile,
             announces,
+            accesses_buffers,
             switch,
         }
     }

@@ -16,6 +16,7 @@ use crate::kernels::Kernels;
 use crate::loading::Loading;
 use crate::lost::ContextWatch;
 use crate::presence::Presence;
+use crate::records::CALL_BYTES;
 use crate::registration::BufferRegistry;
 use crate::reports::Reports;
 use crate::residency::{Resident, blocks_of_rank};
@@ -24,7 +25,7 @@ use crate::staging::Staging;
 use crate::{Error, queues};
 
 /// The most blocks of a rank where data moves through host memory.
-const HOST_BLOCKS_MAX: usize = 32;
+const HOST_BLOCKS_MAX: usize = 64;
 
 /// What a rank says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,6 +176,7 @@ impl Communicator {
             actions: Vec::new(),
             captured: Vec::new(),
             has_captured: false,
+            parameters: Box::new([0; CALL_BYTES]),
             program_bytes: 0,
             windows: 0,
             multicast: Arc::default(),

@@ -115,7 +115,7 @@ impl Communicator {
     fn draft(&mut self, plan: PlanId, key: &Key) -> Result<Drafted, Error> {
         let loaded = &self.resources.plans[plan.number];
         let compiler = &loaded.compiler;
-        let spread = self.spread(compiler, key);
+        let spread = spread(compiler, key, self.share);
         let shape = shape_of(key);
         let checked = compiler.check(key.data_type, key.reduction);
         let compiled = checked.and_then(|()| compiler.compile(&shape, spread, &loaded.shared.arenas));
@@ -132,11 +132,12 @@ impl Communicator {
             is_one_gpu: self.is_one_gpu,
         };
         self.resources.kernels.compile(&specialisation)?;
-        Ok(Drafted { name, program, spread, specialisation })
+        let signature = key.signature(program.header.tiles, spread, &Default::default());
+        Ok(Drafted { name, program, spread, signature, specialisation })
     }
 
     fn load_kernel(&mut self, drafted: Drafted) -> Result<Prepared, Error> {
-        let Drafted { name, program, spread, specialisation } = drafted;
+        let Drafted { name, program, spread, signature, specialisation } = drafted;
         if !self.resources.kernels.is_loaded(&specialisation) {
             // Loading waits for this rank's kernels inside of the driver, where it may keep the thread from mapping buffers that the peers of
             // these kernels wait for. An error shows in the next call, too.
@@ -167,35 +168,12 @@ impl Communicator {
         } else {
             None
         };
-        Ok(Prepared { program, kernel, spread, in_memory })
+        Ok(Prepared { program, kernel, spread, signature, in_memory })
     }
 
     /// The error of a rank that cannot run its part of a plan. Others may be able to run theirs, so it is no misuse of this rank's.
     fn unable(&self, plan: &str, why: &str) -> Error {
         Error::Failed { why: format!("rank {} cannot run {plan}: {why}", self.rank()) }
-    }
-
-    /// How many blocks a call uses, and how large its tiles are.
-    fn spread(&self, compiler: &Compiler, key: &Key) -> Spread {
-        let ranks = compiler.plan().ranks as usize;
-        let lanes = compiler.plan().programs.iter().map(|program| program.lanes.len()).max().unwrap_or(1);
-        let most = (self.share / lanes.max(1)).clamp(1, compiler.arena.slices_max as usize);
-        let bytes = key.count * key.data_type.bytes();
-        let chunk = bytes.div_ceil(compiler.plan().chunks_per_block() as usize);
-        let thread_bytes = if compiler.has_packets() { 8 } else { 16 };
-        let threads = chunk.div_ceil(thread_bytes).next_multiple_of(32).clamp(32, THREADS_MAX as usize);
-        // Slices of scratch are not guarded from each other, so all calls have the same.
-        let has_scratch = compiler.plan().chunks.scratch > 0;
-        let threads = if has_scratch { THREADS_MAX as usize } else { threads };
-        let slices = if has_scratch { most } else { chunk.div_ceil(thread_bytes * threads).clamp(1, most) };
-        // Ranks that reduce into one output drift apart least.
-        let tile_bytes = match &compiler.plan().collective {
-            Collective::Reduce { .. } | Collective::ReduceScatter => 2 * TILE_BYTES,
-            _ => TILE_BYTES,
-        };
-        let chunk_bytes =
-            (tile_bytes / (2 * ranks) / compiler.plan().chunks_per_block() as usize).max(1 << 16);
-        Spread { slices: slices as u32, threads: threads as u32, chunk_bytes }
     }
 
     /// How a prepared call cuts a block.
@@ -214,7 +192,30 @@ struct Drafted {
     name: String,
     program: Program,
     spread: Spread,
+    signature: u32,
     specialisation: Specialisation,
+}
+
+/// How many blocks a call uses, of those that a rank may have, and how large its tiles are.
+pub(crate) fn spread(compiler: &Compiler, key: &Key, blocks: usize) -> Spread {
+    let ranks = compiler.plan().ranks as usize;
+    let lanes = compiler.plan().programs.iter().map(|program| program.lanes.len()).max().unwrap_or(1);
+    let most = (blocks / lanes.max(1)).clamp(1, compiler.arena.slices_max as usize);
+    let bytes = key.count * key.data_type.bytes();
+    let chunk = bytes.div_ceil(compiler.plan().chunks_per_block() as usize);
+    let thread_bytes = if compiler.has_packets() { 8 } else { 16 };
+    let threads = chunk.div_ceil(thread_bytes).next_multiple_of(32).clamp(32, THREADS_MAX as usize);
+    // Slices of scratch are not guarded from each other, so all calls have the same.
+    let has_scratch = compiler.plan().chunks.scratch > 0;
+    let threads = if has_scratch { THREADS_MAX as usize } else { threads };
+    let slices = if has_scratch { most } else { chunk.div_ceil(thread_bytes * threads).clamp(1, most) };
+    // Ranks that reduce into one output drift apart least.
+    let tile_bytes = match &compiler.plan().collective {
+        Collective::Reduce { .. } | Collective::ReduceScatter => 2 * TILE_BYTES,
+        _ => TILE_BYTES,
+    };
+    let chunk_bytes = (tile_bytes / (2 * ranks) / compiler.plan().chunks_per_block() as usize).max(1 << 16);
+    Spread { slices: slices as u32, threads: threads as u32, chunk_bytes }
 }
 
 /// What the kernels of a call depend on, on all ranks alike.
@@ -222,6 +223,7 @@ fn kind_of(key: &Key) -> CallKind {
     (key.count, key.data_type, key.reduction)
 }
 
-fn shape_of(key: &Key) -> Shape {
+/// The buffers of a call, as its program depends on them.
+pub(crate) fn shape_of(key: &Key) -> Shape {
     Shape { aliasing: key.aliasing, element_bytes: key.data_type.bytes(), count: key.count, uneven: None }
 }

@@ -4,8 +4,9 @@
 //! other programs, once the calls that were launched before have ended. It is never freed before the communicator is dropped: freeing waits for
 //! all kernels of the context, which may wait for this rank's next call.
 
-use std::collections::HashMap;
 use std::hash::Hash;
+
+use rustc_hash::FxHashMap;
 
 /// Programs of a plan that are kept for later calls, unless more are in graphs.
 const PROGRAMS_MAX: usize = 1024;
@@ -13,7 +14,7 @@ const PROGRAMS_MAX: usize = 1024;
 /// The programs of a plan, by keys of type `K`.
 #[derive(Debug)]
 pub(super) struct Programs<K, P> {
-    programs: HashMap<K, Kept<P>>,
+    programs: FxHashMap<K, Kept<P>>,
 }
 
 #[derive(Debug)]
@@ -24,7 +25,7 @@ struct Kept<P> {
 
 impl<K: Eq + Hash, P> Programs<K, P> {
     pub(super) fn new() -> Programs<K, P> {
-        Programs { programs: HashMap::new() }
+        Programs { programs: FxHashMap::default() }
     }
 
     pub(super) fn contains(&self, key: &K) -> bool {

@@ -13,7 +13,7 @@ use crate::call::{Key, Operation};
 use crate::driver::{
     Capture, DeviceAddress, DeviceBuffer, Event, Launch, Parameters, RelaxedCapture, Stream,
 };
-use crate::records::{self, CALL_BYTES};
+use crate::records;
 use crate::registration::{CallState, Obstacle};
 use crate::staging::{Buffer, Staged};
 
@@ -121,11 +121,10 @@ impl Communicator {
         let number = self.calls.begin(plan.number, compiler.plan(), &key, self.group.rank() as u32);
         let prepared = programs.of(&key);
         let header = records::CallHeader {
-            signature: key.signature(
-                prepared.program.header.tiles,
-                prepared.spread,
-                &switched.unwrap_or_default(),
-            ),
+            signature: match &switched {
+                None => prepared.signature,
+                Some(places) => key.signature(prepared.program.header.tiles, prepared.spread, places),
+            },
             input,
             output,
             program: prepared.in_memory.as_ref().map_or(0, DeviceBuffer::address),
@@ -138,7 +137,7 @@ impl Communicator {
                 * u32::from((input | output).is_multiple_of(4)),
             ..prepared.program.header
         };
-        let mut call = [0_u8; CALL_BYTES];
+        let call = &mut self.parameters;
         let mut at = 0;
         let mut push = |bytes: &[u8]| {
             call[at..at + bytes.len()].copy_from_slice(bytes);
@@ -159,7 +158,7 @@ impl Communicator {
         };
         // SAFETY: the parameters are those of the kernel; the addresses are valid as the caller promises, and the communicator's own
         // memory lives until it is dropped.
-        unsafe { prepared.kernel.function.launch(stream, launch, Parameters::Buffer(&call)) }?;
+        unsafe { prepared.kernel.function.launch(stream, launch, Parameters::Buffer(&**call)) }?;
         self.calls.enqueued(is_captured);
         if let Some(loading) = &self.loading {
             loading.launched(is_captured);
@@ -196,7 +195,7 @@ impl Communicator {
         let compiler = &plans[plan.number].compiler;
         let plan = compiler.plan();
         // Peers map windows when these are made.
-        let accesses_buffers = plan.needs_windows() && compiler.switch.is_none();
+        let accesses_buffers = compiler.accesses_buffers;
         let mut registry = registry.as_mut().filter(|_| accesses_buffers);
         let has_peers = accesses_buffers && !self.peers.is_empty();
         let is_copied = key.is_copied(plan, rank, buffers);

@@ -114,7 +114,7 @@ impl Writer<'_> {
 
 /// The attributes that NCCL and RCCL need for a GPU that does not come from a file.
 fn default_extra(gpu: &Gpu) -> Vec<(Box<str>, Box<str>)> {
-    let amd = gpu.model.filter(|model| model.vendor == Vendor::Amd);
+    let amd = gpu.model.filter(|model| model.vendor == Vendor::Amd && model.architecture > 0);
     let mut extra: Vec<(Box<str>, Box<str>)> = Vec::new();
     if let Some(model) = amd {
         let (gcn, compute_units) = match model.architecture {

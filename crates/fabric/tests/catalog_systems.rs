@@ -36,8 +36,11 @@ fn every_wired_gpu_uses_all_its_links() {
             let name = system.name;
             match model.links {
                 GpuLinks::Wired(link, links) => {
-                    // The seventh link of an odd die of Frontier leads to its NIC.
-                    let used = if name == "frontier-node" && found == links - 1 { found } else { links };
+                    let used = match name {
+                        // The seventh link of an odd die leads to its NIC, if there is one.
+                        "frontier-node" | "4x-mi250" if found == links - 1 => found,
+                        _ => links,
+                    };
                     assert_eq!(found, used, "{name}");
                     assert!(gpu_fabric_links(&fabric, gpu).all(|wire| fabric.spec(wire) == link));
                 }
@@ -151,6 +154,7 @@ fn sizes() {
         ("8x-mi325x", [1, 8, 0, 2, 0]),
         ("8x-mi350x", [1, 8, 0, 2, 0]),
         ("8x-mi355x", [1, 8, 0, 2, 0]),
+        ("4x-mi250", [1, 8, 0, 2, 0]),
         ("frontier-node", [1, 8, 0, 4, 4]),
         ("p3dn", [1, 8, 0, 2, 1]),
         ("p4d", [1, 8, 6, 2, 4]),
@@ -237,6 +241,32 @@ fn the_cube_mesh_is_the_published_one() {
     // The P100 has the same edges, each once.
     let single: Vec<String> = published.iter().map(|row| row.replace("NV2", "NV1")).collect();
     assert_eq!(matrix(&system("dgx-1-p100")), single);
+}
+
+#[test]
+fn dies_of_mi200_packages_are_wired_as_published() {
+    let frontier = [
+        "X NV4 NV1 - - - NV2 -",
+        "NV4 X - NV1 - NV1 - -",
+        "NV1 - X NV4 NV2 - - -",
+        "- NV1 NV4 X - - - NV1",
+        "- - NV2 - X NV4 NV1 -",
+        "- NV1 - - NV4 X - NV1",
+        "NV2 - - - NV1 - X NV4",
+        "- - - NV1 - NV1 NV4 X",
+    ];
+    assert_eq!(matrix(&system("frontier-node")), frontier);
+    let mi250 = [
+        "X NV4 - - NV2 - NV1 -",
+        "NV4 X - NV1 - - - NV1",
+        "- - X NV4 NV1 - NV2 -",
+        "- NV1 NV4 X - NV1 - -",
+        "NV2 - NV1 - X NV4 - -",
+        "- - - NV1 NV4 X - NV1",
+        "NV1 - NV2 - - - X NV4",
+        "- NV1 - - - NV1 NV4 X",
+    ];
+    assert_eq!(matrix(&system("4x-mi250")), mi250);
 }
 
 #[test]

@@ -246,11 +246,17 @@ pub static GPUS: &[GpuModel] = &[
         .bridge(&XGMI3, 3, 3)
         .pcie(4, 16, &[0x740f])
         .model(),
-    // One of the two dies, each of which is a GPU to programs. One of a die's eight links leads to the host.
+    // One of the two dies, each of which is a GPU to programs. One of a die's eight links leads to the host. Some MI250X have the
+    // PCI device id of the MI250, whose memory and links are the same.
+    amd("mi250", "AMD Instinct MI250, one die", 2021, 910)
+        .memory(64, 1_638, "AMD Instinct MI250 data sheet: 128 GB and 3.2 TB/s over two dies")
+        .wired(&XGMI3, 7)
+        .pcie(4, 16, &[0x740c])
+        .model(),
     amd("mi250x", "AMD Instinct MI250X, one die", 2021, 910)
         .memory(64, 1_638, "AMD Instinct MI250X data sheet: 128 GB and 3.2 TB/s over two dies")
         .wired(&XGMI3, 7)
-        .pcie(4, 16, &[0x7408, 0x740c])
+        .pcie(4, 16, &[0x7408])
         .model(),
     // CPU and GPU share one memory and one package. Four of these in a node have two links between each two.
     amd("mi300a", "AMD Instinct MI300A", 2023, 942)

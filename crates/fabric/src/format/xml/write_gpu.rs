@@ -118,7 +118,7 @@ fn default_extra(gpu: &Gpu) -> Vec<(Box<str>, Box<str>)> {
     let mut extra: Vec<(Box<str>, Box<str>)> = Vec::new();
     if let Some(model) = amd {
         let (gcn, compute_units) = match model.architecture {
-            910 => ("gfx90a".to_owned(), 110),
+            910 => ("gfx90a".to_owned(), if model.id == "mi250x" { 110 } else { 104 }),
             908 => ("gfx908".to_owned(), 120),
             950 => ("gfx950".to_owned(), 256),
             other => (format!("gfx{other}"), 304),

@@ -194,6 +194,7 @@ fn cloud_networks_in_gbit() {
         ("gb300-nvl72", 18 * 4 * 800),
         ("vr-nvl72", 18 * 4 * 1600),
         ("frontier-node", 800),
+        ("aurora-node", 1600),
         ("hgx-b300", 6400),
     ] {
         assert_eq!(nic_rate(&system(name)), Rate::from_gbit(gbit), "{name}");

@@ -39,6 +39,8 @@ fn every_wired_gpu_uses_all_its_links() {
                     let used = match name {
                         // The seventh link of an odd die leads to its NIC, if there is one.
                         "frontier-node" | "4x-mi250" if found == links - 1 => found,
+                        // Two links to each of five others.
+                        "aurora-node" => 10,
                         _ => links,
                     };
                     assert_eq!(found, used, "{name}");
@@ -156,6 +158,7 @@ fn sizes() {
         ("8x-mi355x", [1, 8, 0, 2, 0]),
         ("4x-mi250", [1, 8, 0, 2, 0]),
         ("frontier-node", [1, 8, 0, 4, 4]),
+        ("aurora-node", [1, 6, 0, 2, 8]),
         ("p3dn", [1, 8, 0, 2, 1]),
         ("p4d", [1, 8, 6, 2, 4]),
         ("p4de", [1, 8, 6, 2, 4]),
@@ -307,6 +310,7 @@ fn pcie_links_run_at_the_slower_end() {
         ("p6-b300", (6, 16), (5, 16)),
         ("p6e-gb200", (5, 16), (4, 1)),
         ("p6e-gb300", (5, 16), (4, 1)),
+        ("aurora-node", (5, 16), (5, 16)),
         ("hgx-b300", (6, 16), (5, 16)), // Gen6 below the ConnectX-8, Gen5 to the CPU
         ("gb300-nvl72", (6, 16), (5, 16)),
         ("2x-rtx4090", (4, 16), (4, 16)),

@@ -5,7 +5,7 @@ use crate::device::DeviceKind;
 use crate::fabric::Fabric;
 use crate::id::DeviceId;
 
-/// The domains of a fabric, each sorted by GPU; a GPU without such links is a domain of one. xGMI and Xe Link form
+/// The domains of a fabric, each sorted by GPU; a GPU without such links is a domain of one. xGMI, Xe Link and UALink form
 /// domains as NVLink does.
 pub fn gpu_domains(fabric: &Fabric) -> Vec<Vec<DeviceId>> {
     gpu_domains_among(fabric, &fabric.device_ids().collect::<Vec<_>>())

@@ -83,6 +83,8 @@ pub enum LinkKind {
     },
     /// Intel Xe Link between Max GPUs.
     XeLink,
+    /// UALink between accelerators: a port of four lanes of 200 Gb/s.
+    UaLink,
     /// PCI Express.
     Pcie {
         /// 1 to 6; 0 where unknown.
@@ -102,9 +104,9 @@ pub enum LinkKind {
 }
 
 impl LinkKind {
-    /// True for the links over which GPUs access each other's memory: NVLink, xGMI, Xe Link.
+    /// True for the links over which GPUs access each other's memory: NVLink, xGMI, Xe Link, UALink.
     pub fn is_gpu_fabric(self) -> bool {
-        matches!(self, Self::NvLink { .. } | Self::Xgmi { .. } | Self::XeLink)
+        matches!(self, Self::NvLink { .. } | Self::Xgmi { .. } | Self::XeLink | Self::UaLink)
     }
 }
 
@@ -117,6 +119,7 @@ impl fmt::Display for LinkKind {
             Self::C2c => "NVLink-C2C".to_owned(),
             Self::Xgmi { generation } => format!("xGMI {generation}"),
             Self::XeLink => "Xe Link".to_owned(),
+            Self::UaLink => "UALink".to_owned(),
             Self::Pcie { generation: 0, width: 0 } => "PCIe".to_owned(),
             Self::Pcie { generation, width } => format!("PCIe {generation}.0 x{width}"),
             Self::Socket(socket) => match socket {
@@ -216,6 +219,7 @@ impl LinkKind {
             Self::C2c => "c2c".to_owned(),
             Self::Xgmi { generation } => format!("xgmi{generation}"),
             Self::XeLink => "xelink".to_owned(),
+            Self::UaLink => "ualink".to_owned(),
             Self::Pcie { generation: 0, width: 0 } => "pcie".to_owned(),
             Self::Pcie { generation, width } => format!("pcie{generation}x{width}"),
             Self::Socket(socket) => SOCKET_IDS
@@ -265,6 +269,7 @@ impl FromStr for LinkKind {
             "nvlink" => return Ok(Self::NvLink { generation: None }),
             "c2c" => return Ok(Self::C2c),
             "xelink" => return Ok(Self::XeLink),
+            "ualink" => return Ok(Self::UaLink),
             "pcie" => {
                 return Ok(Self::Pcie { generation: 0, width: 0 });
             }
@@ -396,6 +401,7 @@ mod tests {
             LinkKind::NvLink { generation: None },
             LinkKind::C2c,
             LinkKind::XeLink,
+            LinkKind::UaLink,
             LinkKind::Pcie { generation: 0, width: 0 },
             LinkKind::Network { network: Network::Slingshot, gbit: 200 },
         ];

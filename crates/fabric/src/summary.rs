@@ -136,6 +136,7 @@ impl Summary {
         let link = self.gpu_link.map_or("GPU fabric", |kind| match kind {
             LinkKind::Xgmi { .. } => "xGMI",
             LinkKind::XeLink => "Xe Link",
+            LinkKind::UaLink => "UALink",
             _ => "NVLink",
         });
         let Some(rate) = self.gpu_rate.filter(|_| largest > 1) else {

@@ -16,7 +16,7 @@ fn system(name: &str) -> Fabric {
     systems::by_name(name).unwrap_or_else(|| panic!("no system {name}")).fabric()
 }
 
-/// The nominal rate of a device each way over NVLink, xGMI or Xe Link.
+/// The nominal rate of a device each way over NVLink, xGMI, Xe Link or UALink.
 fn gpu_fabric_rate(fabric: &Fabric, device: DeviceId) -> Rate<Device, OneWay> {
     fabric
         .links_from(device)
@@ -52,6 +52,15 @@ fn nvlink_generations() {
         assert_eq!(nominal(link).both_ways(), Rate::from_gb(per_link), "{id}");
         assert_eq!(nominal(link).per_device(links.into()).both_ways(), Rate::from_gb(per_gpu), "{id}");
     }
+}
+
+#[test]
+fn ualink_ports_have_four_lanes_of_200_gbit() {
+    assert_eq!(nominal(&links::UALINK), Rate::from_gbit(4 * 200));
+    // Announced for a rack of 72: 260 TB/s both ways.
+    let (link, ports) = gpus::by_id("mi455x").unwrap().gpu_links().unwrap();
+    let rack: Rate<Domain, BothWays> = nominal(link).per_device(ports.into()).per_domain(72).both_ways();
+    assert_eq!(rack, Rate::from_gb(259_200));
 }
 
 #[test]
@@ -165,6 +174,7 @@ fn cloud_networks_in_gbit() {
         ("a4", 3200),
         ("p5e", 3200),
         ("p6e-gb200", 18 * 4 * 400),
+        ("p6e-gb300", 18 * 4 * 400),
         ("g5", 100),
         ("g6", 100),
         ("g6e", 400),
@@ -184,6 +194,7 @@ fn cloud_networks_in_gbit() {
         ("gb300-nvl72", 18 * 4 * 800),
         ("vr-nvl72", 18 * 4 * 1600),
         ("frontier-node", 800),
+        ("aurora-node", 1600),
         ("hgx-b300", 6400),
     ] {
         assert_eq!(nic_rate(&system(name)), Rate::from_gbit(gbit), "{name}");

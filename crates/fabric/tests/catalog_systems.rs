@@ -36,8 +36,13 @@ fn every_wired_gpu_uses_all_its_links() {
             let name = system.name;
             match model.links {
                 GpuLinks::Wired(link, links) => {
-                    // The seventh link of an odd die of Frontier leads to its NIC.
-                    let used = if name == "frontier-node" && found == links - 1 { found } else { links };
+                    let used = match name {
+                        // The seventh link of an odd die leads to its NIC, if there is one.
+                        "frontier-node" | "4x-mi250" if found == links - 1 => found,
+                        // Two links to each of five others.
+                        "aurora-node" => 10,
+                        _ => links,
+                    };
                     assert_eq!(found, used, "{name}");
                     assert!(gpu_fabric_links(&fabric, gpu).all(|wire| fabric.spec(wire) == link));
                 }
@@ -151,7 +156,9 @@ fn sizes() {
         ("8x-mi325x", [1, 8, 0, 2, 0]),
         ("8x-mi350x", [1, 8, 0, 2, 0]),
         ("8x-mi355x", [1, 8, 0, 2, 0]),
+        ("4x-mi250", [1, 8, 0, 2, 0]),
         ("frontier-node", [1, 8, 0, 4, 4]),
+        ("aurora-node", [1, 6, 0, 2, 8]),
         ("p3dn", [1, 8, 0, 2, 1]),
         ("p4d", [1, 8, 6, 2, 4]),
         ("p4de", [1, 8, 6, 2, 4]),
@@ -161,6 +168,7 @@ fn sizes() {
         ("p6-b200", [1, 8, 2, 2, 8]),
         ("p6-b300", [1, 8, 2, 2, 16]),
         ("p6e-gb200", [18, 72, 18, 36, 144]),
+        ("p6e-gb300", [18, 72, 18, 36, 144]),
         ("g5", [1, 8, 0, 2, 1]),
         ("g6", [1, 8, 0, 2, 1]),
         ("g6e", [1, 8, 0, 2, 4]),
@@ -239,6 +247,32 @@ fn the_cube_mesh_is_the_published_one() {
 }
 
 #[test]
+fn dies_of_mi200_packages_are_wired_as_published() {
+    let frontier = [
+        "X NV4 NV1 - - - NV2 -",
+        "NV4 X - NV1 - NV1 - -",
+        "NV1 - X NV4 NV2 - - -",
+        "- NV1 NV4 X - - - NV1",
+        "- - NV2 - X NV4 NV1 -",
+        "- NV1 - - NV4 X - NV1",
+        "NV2 - - - NV1 - X NV4",
+        "- - - NV1 - NV1 NV4 X",
+    ];
+    assert_eq!(matrix(&system("frontier-node")), frontier);
+    let mi250 = [
+        "X NV4 - - NV2 - NV1 -",
+        "NV4 X - NV1 - - - NV1",
+        "- - X NV4 NV1 - NV2 -",
+        "- NV1 NV4 X - NV1 - -",
+        "NV2 - NV1 - X NV4 - -",
+        "- - - NV1 NV4 X - NV1",
+        "NV1 - NV2 - - - X NV4",
+        "- NV1 - - - NV1 NV4 X",
+    ];
+    assert_eq!(matrix(&system("4x-mi250")), mi250);
+}
+
+#[test]
 fn bridges_join_pairs_only() {
     let pairs = ["X NV12 - -", "NV12 X - -", "- - X NV12", "- - NV12 X"];
     assert_eq!(matrix(&system("4x-a100-pcie-bridge")), pairs);
@@ -275,6 +309,8 @@ fn pcie_links_run_at_the_slower_end() {
         ("p6-b200", (5, 16), (5, 16)),
         ("p6-b300", (6, 16), (5, 16)),
         ("p6e-gb200", (5, 16), (4, 1)),
+        ("p6e-gb300", (5, 16), (4, 1)),
+        ("aurora-node", (5, 16), (5, 16)),
         ("hgx-b300", (6, 16), (5, 16)), // Gen6 below the ConnectX-8, Gen5 to the CPU
         ("gb300-nvl72", (6, 16), (5, 16)),
         ("2x-rtx4090", (4, 16), (4, 16)),

@@ -147,7 +147,7 @@ fn intra(fabric: &Fabric, per_host: u32, domains: &[Vec<DeviceId>]) -> Intra {
         _ if per_host == 1 => Intra::None,
         None if fabric.lacks_peer_access() => Intra::PcieHost,
         None => Intra::PciePeers,
-        Some((LinkKind::Xgmi { .. } | LinkKind::XeLink, _)) => Intra::Xgmi,
+        Some((LinkKind::Xgmi { .. } | LinkKind::XeLink | LinkKind::UaLink, _)) => Intra::Xgmi,
         Some(_) if switched => Intra::NvSwitch,
         Some(_) if largest.len() == 2 => Intra::NvLinkBridge,
         Some(_) if largest.iter().all(|id| linked(id).len() + 1 >= largest.len()) => Intra::NvLinkMesh,

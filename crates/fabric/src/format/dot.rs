@@ -99,6 +99,7 @@ fn edge(spec: &LinkSpec, count: u32) -> String {
         LinkKind::NvLink { .. } => "#76b900",
         LinkKind::Xgmi { .. } => "#d64550",
         LinkKind::XeLink => "#7a5cd6",
+        LinkKind::UaLink => "#c2389a",
         LinkKind::C2c => "#0fa3a3",
         LinkKind::Pcie { .. } => "#3b82d6",
         LinkKind::Network { .. } => "#f0882a",

@@ -1,6 +1,6 @@
 //! Whether GPUs can access each other's memory: a property of their model, their driver and the path between them.
 //!
-//! NVLink, xGMI and Xe Link always allow it. Over PCIe, NVIDIA's driver refuses it to GeForce cards; patched drivers exist. GPUs
+//! NVLink, xGMI, Xe Link and UALink always allow it. Over PCIe, NVIDIA's driver refuses it to GeForce cards; patched drivers exist. GPUs
 //! without it exchange data through host memory.
 
 use super::PathType;

@@ -7,7 +7,7 @@ use std::fmt;
 pub enum PathType {
     /// The same device.
     Loc,
-    /// NVLink (or xGMI, Xe Link), directly or through switches.
+    /// NVLink (or xGMI, Xe Link, UALink), directly or through switches.
     Nvl,
     /// NVLink through one other GPU.
     Nvb,
@@ -57,7 +57,7 @@ impl PathType {
     pub fn meaning(self) -> &'static str {
         match self {
             Self::Loc => "the device itself",
-            Self::Nvl => "NVLink, xGMI or Xe Link, directly or through switches",
+            Self::Nvl => "NVLink, xGMI, Xe Link or UALink, directly or through switches",
             Self::Nvb => "NVLink through one other GPU",
             Self::C2c => "NVLink-C2C through a CPU",
             Self::Pix => "at most one PCIe switch",

@@ -1,4 +1,4 @@
-//! The GPU fabric of one island: the width of NVLink, xGMI or Xe Link between two GPUs.
+//! The GPU fabric of one island: the width of NVLink, xGMI, Xe Link or UALink between two GPUs.
 //!
 //! A GPU spreads its links over several switches, so the width of a pair is a sum: its direct links, plus the flow through
 //! each group of connected switches. A group of one switch forwards everything (NVSwitches are non-blocking); in a

@@ -91,7 +91,7 @@ impl Carried {
                 let at = generation.map_or(2, |generation| usize::from(generation.clamp(2, 5)) - 2);
                 part_of(line, self.nvlink[at])
             }
-            LinkKind::Xgmi { .. } | LinkKind::XeLink => part_of(line, self.xgmi),
+            LinkKind::Xgmi { .. } | LinkKind::XeLink | LinkKind::UaLink => part_of(line, self.xgmi),
             LinkKind::Pcie { .. } | LinkKind::C2c => {
                 let is_old = matches!(kind, LinkKind::Pcie { generation: 1..=3, .. });
                 let part = self.pcie[usize::from(!is_old)][usize::from(one_way)];

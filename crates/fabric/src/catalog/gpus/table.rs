@@ -7,7 +7,7 @@
 use super::GpuModel;
 use super::row::{amd, intel, nvidia};
 use crate::catalog::links::{
-    C2C, C2C_GB10, C2C_VERA, NVLINK, NVLINK3_GEFORCE, XE_LINK, XGMI2, XGMI3, XGMI4, XGMI4_MI350,
+    C2C, C2C_GB10, C2C_VERA, NVLINK, NVLINK3_GEFORCE, UALINK, XE_LINK, XGMI2, XGMI3, XGMI4, XGMI4_MI350,
 };
 
 const NO_NVLINK_ON_V100_PCIE: &str = "the PCIe V100 has no NVLink connector: only the SXM modules have";
@@ -246,11 +246,17 @@ pub static GPUS: &[GpuModel] = &[
         .bridge(&XGMI3, 3, 3)
         .pcie(4, 16, &[0x740f])
         .model(),
-    // One of the two dies, each of which is a GPU to programs. One of a die's eight links leads to the host.
+    // One of the two dies, each of which is a GPU to programs. One of a die's eight links leads to the host. Some MI250X have the
+    // PCI device id of the MI250, whose memory and links are the same.
+    amd("mi250", "AMD Instinct MI250, one die", 2021, 910)
+        .memory(64, 1_638, "AMD Instinct MI250 data sheet: 128 GB and 3.2 TB/s over two dies")
+        .wired(&XGMI3, 7)
+        .pcie(4, 16, &[0x740c])
+        .model(),
     amd("mi250x", "AMD Instinct MI250X, one die", 2021, 910)
         .memory(64, 1_638, "AMD Instinct MI250X data sheet: 128 GB and 3.2 TB/s over two dies")
         .wired(&XGMI3, 7)
-        .pcie(4, 16, &[0x7408, 0x740c])
+        .pcie(4, 16, &[0x7408])
         .model(),
     // CPU and GPU share one memory and one package. Four of these in a node have two links between each two.
     amd("mi300a", "AMD Instinct MI300A", 2023, 942)
@@ -277,6 +283,13 @@ pub static GPUS: &[GpuModel] = &[
         .memory(288, 8_000, "AMD Instinct MI355X data sheet")
         .wired(&XGMI4_MI350, 7)
         .pcie(5, 16, &[0x75a3])
+        .model(),
+    // Of the MI450 series, announced: its architecture is unknown, the slot is unverified, and the number of ports is the announced
+    // rate over that of a port. No system has it, because the switches of the rack and their wiring are not published.
+    amd("mi455x", "AMD Instinct MI455X", 2026, 0)
+        .memory(432, 19_600, "AMD Helios announcement: 31 TB, 1.4 PB/s and 260 TB/s of UALink over 72 GPUs, preliminary (unverified)")
+        .wired(&UALINK, 18)
+        .pcie(6, 16, &[])
         .model(),
     intel("max1550", "Intel Data Center GPU Max 1550", 2023)
         .memory(128, 3_277, "Intel Data Center GPU Max 1550 product brief")

@@ -114,6 +114,18 @@ pub static XE_LINK: LinkSpec = LinkSpec {
     latency: None,
 };
 
+/// A UALink port of four lanes: 100 GB/s each way. Its lanes signal at 212.5 Gb/s, of which coding takes the rest. What transfers
+/// reach is not published; UALink over Ethernet, which the first systems have, needs part of the rate for Ethernet's headers.
+pub static UALINK: LinkSpec = LinkSpec {
+    kind: LinkKind::UaLink,
+    nominal: Some(Figure::nominal(
+        Rate::from_gb(100),
+        "UALink Consortium, UALink 200G 1.0 specification: 200 Gb/s each way per lane, up to 4 lanes",
+    )),
+    effective: None,
+    latency: None,
+};
+
 const fn nvlink(
     generation: u8,
     nominal: Rate<Link, OneWay>,

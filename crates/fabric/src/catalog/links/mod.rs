@@ -1,14 +1,14 @@
 //! Every kind of link, with its rates and their sources.
 //!
 //! A rate is given once, for the smallest unit that has one (a lane, a link, a port), each way; rates of larger units
-//! are multiples. Effective rates are those that large transfers reach. UALink is absent: no system with it is described.
+//! are multiples. Effective rates are those that large transfers reach.
 
 mod gpu;
 mod host;
 mod network;
 
 pub use gpu::{
-    C2C, C2C_GB10, C2C_VERA, NVLINK, NVLINK_UNKNOWN, NVLINK3_GEFORCE, XE_LINK, XGMI2, XGMI3, XGMI4,
+    C2C, C2C_GB10, C2C_VERA, NVLINK, NVLINK_UNKNOWN, NVLINK3_GEFORCE, UALINK, XE_LINK, XGMI2, XGMI3, XGMI4,
     XGMI4_MI350, nvlink_of_sm,
 };
 pub use host::{PCIE_UNKNOWN, pcie, pcie_lane, socket, socket_of};
@@ -48,6 +48,7 @@ pub fn spec_of(kind: LinkKind) -> LinkSpec {
         LinkKind::Xgmi { generation: 3 } => XGMI3.clone(),
         LinkKind::Xgmi { .. } => XGMI4.clone(),
         LinkKind::XeLink => XE_LINK.clone(),
+        LinkKind::UaLink => UALINK.clone(),
         LinkKind::Pcie { generation: 0, .. } => PCIE_UNKNOWN.clone(),
         LinkKind::Pcie { generation, width } => pcie(generation, width),
         LinkKind::Socket(kind) => socket(kind),
@@ -59,8 +60,19 @@ pub fn spec_of(kind: LinkKind) -> LinkSpec {
 pub fn all() -> Vec<LinkSpec> {
     let mut specs: Vec<LinkSpec> = NVLINK.to_vec();
     specs.extend(
-        [&NVLINK3_GEFORCE, &C2C, &C2C_GB10, &C2C_VERA, &XGMI2, &XGMI3, &XGMI4, &XGMI4_MI350, &XE_LINK]
-            .map(LinkSpec::clone),
+        [
+            &NVLINK3_GEFORCE,
+            &C2C,
+            &C2C_GB10,
+            &C2C_VERA,
+            &XGMI2,
+            &XGMI3,
+            &XGMI4,
+            &XGMI4_MI350,
+            &XE_LINK,
+            &UALINK,
+        ]
+        .map(LinkSpec::clone),
     );
     for generation in 3..=6 {
         specs.extend([4, 8, 16].map(|width| pcie(generation, width)));

@@ -1,7 +1,8 @@
 //! AMD Instinct platforms.
 
 use super::System;
-use super::chassis::{Chassis, GENOA, TRENTO, TURIN};
+use super::chassis::{Chassis, GENOA, MILAN, TRENTO, TURIN};
+use super::pcie_boxes::slots;
 use super::server::{Server, Wiring};
 use crate::fabric::Fabric;
 use crate::link::{LinkKind, Network};
@@ -33,11 +34,19 @@ pub(super) static SYSTEMS: &[System] = &[
         |system| Server { gpu: "mi355x", cpus: TURIN, ..PLATFORM }.build(system),
     ),
     System::new(
+        "4x-mi250",
+        "4x MI250, 8 dies joined by 1, 2 or 4 xGMI links",
+        "RCCL src/graph/rome_models.cc, model 66, for the links; AMD ROCm documentation, MI250 microarchitecture, for the slots",
+        mi250_node,
+    )
+    .checked(),
+    System::new(
         "frontier-node",
         "4x MI250X, 8 dies joined by 1, 2 or 4 xGMI links, 4x Slingshot 200G",
-        "RCCL tools/topo_expl/models/topo_8p_90a.xml for the pairs; OLCF Frontier user guide for the rest (unverified)",
+        "RCCL src/graph/rome_models.cc, model 74, for links and NUMA nodes; OLCF Frontier user guide for the rest (unverified)",
         frontier_node,
-    ),
+    )
+    .checked(),
 ];
 
 /// Seven of a GPU's eight links go to the seven other GPUs; the eighth is its PCIe slot.
@@ -52,6 +61,13 @@ const PLATFORM: Server = Server {
     nics: None,
     wiring: Wiring::FullMesh(1),
 };
+
+/// Two sockets with two packages each. Each die has a slot of its own, on the CPU; in some servers a PCIe switch or eight lanes.
+fn mi250_node(system: &'static System) -> Fabric {
+    let (mut chassis, dies, _) = slots(system, "mi250", MILAN, &[4, 4]);
+    chassis.wire_pairs(&dies, &MI250_PAIRS);
+    chassis.finish()
+}
 
 /// A node of Frontier, and of LUMI's partition G. Each die has an xGMI link to the CPU, which is a PCIe slot here. The NIC of
 /// each package is on the last link of its odd die, which is a PCIe switch for both here.
@@ -68,6 +84,22 @@ fn frontier_node(system: &'static System) -> Fabric {
     chassis.wire_pairs(&dies, &MI250X_PAIRS);
     chassis.finish()
 }
+
+/// The same links as in [`MI250X_PAIRS`], to other packages by number.
+const MI250_PAIRS: [(usize, usize, u32); 12] = [
+    (0, 1, 4),
+    (2, 3, 4),
+    (4, 5, 4),
+    (6, 7, 4),
+    (0, 4, 2),
+    (2, 6, 2),
+    (0, 6, 1),
+    (1, 3, 1),
+    (1, 7, 1),
+    (2, 4, 1),
+    (3, 5, 1),
+    (5, 7, 1),
+];
 
 /// Four links inside a package, one or two between packages.
 const MI250X_PAIRS: [(usize, usize, u32); 12] = [

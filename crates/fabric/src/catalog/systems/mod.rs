@@ -12,6 +12,7 @@ mod dgx1;
 mod dgx2;
 mod grace;
 mod hgx;
+mod intel;
 mod pcie_boxes;
 mod rack;
 mod server;
@@ -71,6 +72,7 @@ pub fn all() -> impl Iterator<Item = &'static System> {
         hgx::SYSTEMS,
         grace::SYSTEMS,
         amd::SYSTEMS,
+        intel::SYSTEMS,
         cloud::AWS,
         cloud::AZURE,
         cloud::GOOGLE,

@@ -70,6 +70,9 @@ impl Rack {
         ..Self::GB200
     };
 
+    /// The PCIe tree and the EFAs are those of [`Self::P6E_GB200`] (unverified).
+    pub(super) const P6E_GB300: Self = Self { gpu: "gb300", ..Self::P6E_GB200 };
+
     /// The same rack with one NIC for each GPU, at the place of those it has.
     pub(super) const fn with_nic(self, network: Network, gbit: u32) -> Self {
         let pcie = match self.nics {

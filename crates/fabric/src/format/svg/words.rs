@@ -113,10 +113,11 @@ pub(super) fn no_fabric(scene: &Scene, gpus: &[DeviceId]) -> Option<(String, Str
         return None;
     }
     let model = gpus.iter().find_map(|&gpu| scene.kind(gpu).gpu_model())?;
-    let fabric = match model.vendor {
-        Vendor::Nvidia => "NVLink",
-        Vendor::Amd => "xGMI",
-        Vendor::Intel => "Xe Link",
+    let fabric = match (model.vendor, model.gpu_links().map(|(link, _)| link.kind)) {
+        (_, Some(LinkKind::UaLink)) => "UALink",
+        (Vendor::Nvidia, _) => "NVLink",
+        (Vendor::Amd, _) => "xGMI",
+        (Vendor::Intel, _) => "Xe Link",
     };
     let (word, reason) = match model.links {
         GpuLinks::Absent(reason) => (format!("no {fabric}"), reason.to_owned()),

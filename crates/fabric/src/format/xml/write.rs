@@ -1,6 +1,6 @@
 //! Writes a fabric as NCCL topology XML, or in RCCL's dialect for AMD GPUs.
 //!
-//! Root ports are left out, as in NCCL's own files. Network switches, links between switches and Xe Link are left out
+//! Root ports are left out, as in NCCL's own files. Network switches, links between switches, Xe Link and UALink are left out
 //! because the format cannot express them. A device without a bus id gets one, the same on every run.
 
 use super::attributes::speed_text;

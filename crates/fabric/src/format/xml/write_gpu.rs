@@ -114,11 +114,11 @@ impl Writer<'_> {
 
 /// The attributes that NCCL and RCCL need for a GPU that does not come from a file.
 fn default_extra(gpu: &Gpu) -> Vec<(Box<str>, Box<str>)> {
-    let amd = gpu.model.filter(|model| model.vendor == Vendor::Amd);
+    let amd = gpu.model.filter(|model| model.vendor == Vendor::Amd && model.architecture > 0);
     let mut extra: Vec<(Box<str>, Box<str>)> = Vec::new();
     if let Some(model) = amd {
         let (gcn, compute_units) = match model.architecture {
-            910 => ("gfx90a".to_owned(), 110),
+            910 => ("gfx90a".to_owned(), if model.id == "mi250x" { 110 } else { 104 }),
             908 => ("gfx908".to_owned(), 120),
             950 => ("gfx950".to_owned(), 256),
             other => (format!("gfx{other}"), 304),

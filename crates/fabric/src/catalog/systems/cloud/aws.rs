@@ -83,6 +83,12 @@ pub(in super::super) static SYSTEMS: &[System] = &[
     )
     .checked(),
     System::new(
+        "p6e-gb300",
+        "AWS P6e-GB300 UltraServer: 72x GB300, 8x EFA 200G in each of 18 trays",
+        "AWS P6e-GB300 UltraServers announcement for the GPUs; tree and EFAs are those of p6e-gb200 (unverified)",
+        |system| Rack::P6E_GB300.build(system),
+    ),
+    System::new(
         "g5",
         "AWS g5.48xlarge: 8x A10G, 1x EFA 100G",
         "aws-ofi-nccl topology/g5.48xl-topo.xml for the NUMA nodes; AWS EC2 instance types for the rest",

@@ -8,6 +8,7 @@ mod costs;
 mod few_islands;
 mod messages;
 mod other_libraries;
+mod side_by_side;
 mod simulate;
 mod weft;
 

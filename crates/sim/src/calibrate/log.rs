@@ -79,6 +79,14 @@ pub enum LogError {
         /// The line of its heading.
         line: usize,
     },
+    /// A table has no times of calls.
+    #[error(
+        "line {line}: the column cputime (-C 1) is how long the CPU takes to launch a call, not how long the call takes; measure again without -C"
+    )]
+    CpuTime {
+        /// The line of its heading.
+        line: usize,
+    },
     /// The columns of a table are not those of its collective.
     #[error("line {line}: the table is not of {named}: {why}")]
     Contradiction {
@@ -175,6 +183,9 @@ pub fn read(text: &str, given: Option<Operation>, by_name: Option<Operation>) ->
     let mut log = Log::default();
     let mut program = Program::default();
     for (number, line) in text.lines().enumerate().map(|(at, line)| (at + 1, line)) {
+        if is_cpu_time(line) {
+            return Err(LogError::CpuTime { line: number });
+        }
         if let Some(columns) = Columns::of(number, line) {
             program.finish(&mut log, given, by_name)?;
             (program.columns, program.has_table) = (Some(columns), true);
@@ -199,15 +210,25 @@ fn starts_a_program(line: &str) -> bool {
     line.contains("Collective test starting") || line.contains("Using devices") || line.contains("# nThread")
 }
 
+/// Whether a heading has CPU times where others have times.
+fn is_cpu_time(line: &str) -> bool {
+    line.to_ascii_lowercase().contains("cputime") && Columns::with(0, line, "cputime").is_some()
+}
+
 impl Columns {
     /// The columns of a heading.
     fn of(line: usize, text: &str) -> Option<Self> {
+        Self::with(line, text, "time")
+    }
+
+    /// The columns of a heading that calls times so.
+    fn with(line: usize, text: &str, time: &str) -> Option<Self> {
         let words: Vec<String> =
             text.split_whitespace().map(|word| word.trim_start_matches('#').to_ascii_lowercase()).collect();
         let place = |wanted: &str| words.iter().position(|word| word == wanted);
         let at = place("type")?;
         let is_heading =
-            ["time", "algbw", "busbw"].iter().all(|wanted| place(wanted).is_some_and(|found| found > at));
+            [time, "algbw", "busbw"].iter().all(|wanted| place(wanted).is_some_and(|found| found > at));
         is_heading.then(|| Self { line, names: words[at + 1..].to_vec() })
     }
 
@@ -672,6 +693,28 @@ mod tests {
                 "{line}"
             );
         }
+    }
+
+    #[test]
+    fn times_of_the_cpu_are_refused() {
+        let text = "\
+# nThread 1 nGpus 2 minBytes 1048576 maxBytes 2097152 step: 2(factor) warmup iters: 1 iters: 20 agg iters: 1 validation: 1 graph: 0
+#
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root  cputime   algbw   busbw  #wrong  cputime   algbw   busbw  #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)
+     1048576        262144     float     sum      -1     4.21   31.02   31.02       0     4.18   31.15   31.15       0
+     2097152        524288     float     sum      -1     4.35   48.77   48.77       0     4.30   48.90   48.90       0
+# Out of bounds values : 0 OK
+";
+        for front in ["", "[1,0]<stdout>: "] {
+            let text: String = text.lines().map(|line| format!("{front}{line}\n")).collect();
+            let refused = read(&text, None, None).unwrap_err();
+            assert_eq!(refused, LogError::CpuTime { line: 4 });
+            assert!(refused.to_string().contains("measure again without -C"), "{refused}");
+        }
+        // In one that is measured, a word of a launcher is no heading.
+        assert_eq!(read(&format!("# -C,--report_cputime <0/1>\n{NEW}"), None, None).unwrap().tables.len(), 1);
     }
 
     #[test]

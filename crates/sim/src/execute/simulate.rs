@@ -8,7 +8,9 @@ use weftlink_plan::cost::Picoseconds;
 use super::concurrent::TILES_MAX;
 use super::costs::{LibraryCosts, Ports};
 use super::few_islands::FewIslands;
+use super::side_by_side::{along_rings, side_by_side};
 use super::{ExecuteError, Runner, costs, is_regular, like, recipe};
+use crate::engine::wires::Resource;
 use crate::engine::{self, Conditions, Job, Load, Outcome, Spans};
 use crate::library::Prediction;
 use crate::setup::{Intra, Operation};
@@ -25,39 +27,94 @@ pub(super) struct Simulated<'c> {
 }
 
 impl Runner<'_> {
-    /// Runs the plan of a choice on few islands that stand for all, or on all; `None` if there are too many ranks. Of plans side by side,
-    /// the slowest counts. Its steps on all islands are recorded in `spans`.
+    /// Runs the plan of a choice on few islands that stand for all, or on all; `None` if there are too many ranks. Its steps on all islands
+    /// are recorded in `spans`.
     pub(super) fn simulate(
         &self,
         call: Simulated<'_>,
         layout: &Layout,
         spans: Option<&mut Spans>,
     ) -> Result<Option<Outcome>, ExecuteError> {
-        let are_alike = call.conditions.is_empty() && is_regular(call.paths, layout);
+        match (self.slowest(call, layout)?, spans) {
+            (None, None) => Ok(None),
+            (None, spans) => self.simulate_all(call, layout, spans),
+            (Some((outcome, _)), None) => Ok(Some(outcome)),
+            (Some((outcome, layout)), spans) => {
+                self.simulate_all(call, &layout, spans)?;
+                Ok(Some(outcome))
+            }
+        }
+    }
+
+    /// Of plans side by side, the slowest. Where all islands are alike, each has the same share of the links, and undisturbed all take as
+    /// long as the first, which is simulated; then the slowest is the one whose time a disturbance multiplies by most.
+    fn slowest(
+        &self,
+        call: Simulated<'_>,
+        layout: &Layout,
+    ) -> Result<Option<(Outcome, Layout)>, ExecuteError> {
+        let undisturbed = call.conditions.undisturbed();
+        let is_disturbed = *call.conditions != undisturbed;
+        let are_alike = is_regular(call.paths, layout);
+        let algorithm = like(call.chosen, call.operation, layout);
         // All trees and chains inside one island with a switch use the links of all GPUs.
         let is_switched = layout.islands.len() == 1 && self.setup.intra == Intra::NvSwitch;
-        let layouts = match are_alike || is_switched {
+        let plans = match is_switched || are_alike && !is_disturbed {
             true => vec![layout.clone()],
-            false => side_by_side(layout, like(call.chosen, call.operation, layout)),
+            false => side_by_side(layout, algorithm),
         };
-        let mut slowest: Option<(Outcome, &Layout)> = None;
-        for layout in &layouts {
-            let outcome = match self.simulate_few(call, layout)? {
-                Some(outcome) => outcome,
-                None => match self.simulate_all(call, layout, None)? {
-                    Some(outcome) => outcome,
-                    None if spans.is_some() => return self.simulate_all(call, layout, spans),
-                    None => return Ok(None),
-                },
+        let chains = match self.setup.intra {
+            Intra::NvSwitch | Intra::Nvl72 => Vec::new(),
+            _ if is_disturbed && algorithm == Algorithm::Tree => along_rings(layout),
+            _ => Vec::new(),
+        };
+        if chains.is_empty() && (plans.len() == 1 || !are_alike) {
+            return self.slowest_of(call, &plans);
+        }
+        let calm = Simulated { conditions: &undisturbed, ..call };
+        let usual = self.slowest_of(calm, if are_alike { &plans[..1] } else { &plans })?;
+        let mut slowest: Option<(Outcome, Layout)> = None;
+        // Chains in one island that follow its rings replace the one that follows the numbers of its ranks.
+        let replaced = if layout.islands.len() == 1 && !chains.is_empty() { plans.len() } else { 0 };
+        for (number, layout) in plans.iter().chain(&chains).enumerate().skip(replaced) {
+            let Some(mut outcome) = self.simulate_one(call, layout)? else { return Ok(None) };
+            let takes_as_long = match number {
+                0 => false,
+                _ => are_alike || number >= plans.len(),
             };
+            if let Some((usual, _)) = usual.as_ref().filter(|_| takes_as_long) {
+                let Some(alone) = self.simulate_one(calm, layout)? else { return Ok(None) };
+                outcome = scaled(outcome, usual.time.0 as f64 / alone.time.0.max(1) as f64);
+            }
+            if slowest.as_ref().is_none_or(|(slowest, _)| slowest.time < outcome.time) {
+                slowest = Some((outcome, layout.clone()));
+            }
+        }
+        Ok(slowest)
+    }
+
+    /// The plan that takes longest, each simulated by itself.
+    fn slowest_of(
+        &self,
+        call: Simulated<'_>,
+        plans: &[Layout],
+    ) -> Result<Option<(Outcome, Layout)>, ExecuteError> {
+        let mut slowest: Option<(Outcome, &Layout)> = None;
+        for layout in plans {
+            let Some(outcome) = self.simulate_one(call, layout)? else { return Ok(None) };
             if slowest.as_ref().is_none_or(|(slowest, _)| slowest.time < outcome.time) {
                 slowest = Some((outcome, layout));
             }
         }
-        if let (Some(spans), Some((_, layout))) = (spans, &slowest) {
-            self.simulate_all(call, layout, Some(spans))?;
+        Ok(slowest.map(|(outcome, layout)| (outcome, layout.clone())))
+    }
+
+    /// Runs one plan on few islands, or on all; `None` if there are too many ranks.
+    fn simulate_one(&self, call: Simulated<'_>, layout: &Layout) -> Result<Option<Outcome>, ExecuteError> {
+        match self.simulate_few(call, layout)? {
+            Some(outcome) => Ok(Some(outcome)),
+            None => self.simulate_all(call, layout, None),
         }
-        Ok(slowest.map(|(outcome, _)| outcome))
     }
 
     /// Runs the plan of a choice on few islands; `None` if they cannot stand for all.
@@ -115,34 +172,19 @@ impl Runner<'_> {
     }
 }
 
-/// The layouts of the plans that a library runs side by side, each through other links: trees from each rail or, inside an island, along each
-/// ring; chains along each ring.
-fn side_by_side(layout: &Layout, algorithm: Algorithm) -> Vec<Layout> {
-    let rails = layout.islands.iter().map(Vec::len).max().unwrap_or(1);
-    let from_rail = |rail: usize| {
-        let mut layout = layout.clone();
-        for island in &mut layout.islands {
-            let rails = island.len().max(1);
-            island.rotate_left(rail % rails);
-        }
-        layout
-    };
-    let along_ring = |ring: usize| {
-        let mut layout = layout.clone();
-        layout.rings.rotate_left(ring);
-        layout
-    };
-    let inside_along = |ring: &Vec<u32>| Layout { islands: vec![ring.clone()], ..layout.clone() };
-    match algorithm {
-        Algorithm::Tree if layout.islands.len() == 1 => layout.rings.iter().map(inside_along).collect(),
-        Algorithm::Tree => (0..rails).map(from_rail).collect(),
-        Algorithm::Chain => (0..layout.rings.len()).map(along_ring).collect(),
-        _ => vec![layout.clone()],
+/// The outcome of a run that takes `times` as long, on links as much slower.
+fn scaled(outcome: Outcome, times: f64) -> Outcome {
+    let slower = |resource: &Resource| Resource { moved: resource.moved * times, ..resource.clone() };
+    Outcome {
+        time: Picoseconds((outcome.time.0 as f64 * times).round() as u64),
+        resources: outcome.resources.iter().map(slower).collect(),
+        ..outcome
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use weftlink_fabric::Link;
     use weftlink_plan::cost::Placement;
 
     use super::*;
@@ -215,11 +257,14 @@ mod tests {
                 let call =
                     Simulated { paths: &paths, chosen: &chosen, operation, bytes, conditions: &conditions };
                 let few = runner.simulate(call, &layout, None).unwrap().unwrap();
+                let calm = Conditions::default();
+                let all = |layout: &Layout, conditions: &Conditions| {
+                    let call = Simulated { conditions, ..call };
+                    runner.simulate_all(call, layout, None).unwrap().unwrap().time.0 as f64
+                };
                 let each = side_by_side(&layout, like(&chosen, operation, &layout));
-                let all = each
-                    .iter()
-                    .map(|layout| runner.simulate_all(call, layout, None).unwrap().unwrap().time.0);
-                let ratio = few.time.0 as f64 / all.max().unwrap() as f64;
+                let times = each.iter().map(|layout| all(layout, &conditions) / all(layout, &calm));
+                let ratio = few.time.0 as f64 / (all(&layout, &calm) * times.fold(0.0, f64::max));
                 let what = format!("{disturbance:?} {operation:?} {bytes} {:?}: {ratio}", chosen.algorithm);
                 assert!((ratio - 1.0).abs() < 0.02, "{what}");
             }
@@ -288,6 +333,72 @@ mod tests {
                 };
                 let times = time(&slow) / time(&slow.undisturbed());
                 assert!(times > 1.5, "{operation:?} by {algorithm:?} over nic{nic}: {times}");
+            }
+        }
+    }
+
+    /// Of chains inside islands, one is simulated, but a slow link between two GPUs counts in all that follow a ring.
+    #[test]
+    fn every_link_between_gpus_counts() {
+        let constants = Constants::shipped();
+        for (spec, least) in [
+            ("dgx-1-v100", 3.0),
+            ("dgx-1-p100", 3.0),
+            ("4x-gh200", 3.0),
+            ("2x dgx-1-v100 + 4x edr", 1.5),
+            ("2x 4x-gh200 + 4x ndr", 1.5),
+        ] {
+            let fabric = weftlink_fabric::resolve(spec).unwrap();
+            let setup = Setup { algorithm: Some(LibraryAlgorithm::Tree), ..Setup::of(&fabric).unwrap() };
+            let runner = Runner::on(&constants, setup, fabric.clone());
+            let first = fabric.device(fabric.gpus()[0]).host;
+            let is_first = |link: &&Link| fabric.device(link.source).host == first;
+            let links = fabric.links().iter().filter(|link| fabric.spec(link).kind.is_gpu_fabric());
+            for link in links.filter(is_first).filter(|link| link.source < link.target) {
+                let link = (link.source, link.target);
+                let slow = Conditions::only(Disturbance::Slow { link, fraction: 0.02 });
+                let time = |conditions| {
+                    let done =
+                        runner.execute_with_conditions(Operation::AllReduce, 64 << 20, conditions, None);
+                    done.unwrap().time.0 as f64
+                };
+                let times = time(&slow) / time(&slow.undisturbed());
+                let (one, other) = (fabric.device_name(link.0), fabric.device_name(link.1));
+                assert!(times > least, "{spec}, {one} to {other}: {times}");
+            }
+        }
+    }
+
+    /// Of plans side by side, the same one counts with and without a disturbance that has no effect.
+    #[test]
+    fn a_disturbance_without_effect_changes_nothing() {
+        let constants = Constants::shipped();
+        for spec in [
+            "dgx-1-v100",
+            "frontier-node",
+            "2x 4x-gh200 + 4x ndr",
+            "2x nd-mi300x-v5",
+            "2x dgx-1-v100 + 4x edr",
+        ] {
+            let fabric = weftlink_fabric::resolve(spec).unwrap();
+            let link = fabric.links().iter().find(|link| fabric.spec(link).kind.is_gpu_fabric()).unwrap();
+            let link = (link.source, link.target);
+            for (operation, algorithm) in [
+                (Operation::AllReduce, LibraryAlgorithm::Tree),
+                (Operation::Broadcast, LibraryAlgorithm::Ring),
+            ] {
+                let setup = Setup { algorithm: Some(algorithm), ..Setup::of(&fabric).unwrap() };
+                let runner = Runner::on(&constants, setup, fabric.clone());
+                for (bytes, fraction) in [(64 << 10, 0.9999), (16 << 20, 1.0)] {
+                    let time = |conditions: &Conditions| {
+                        let done = runner.execute_with_conditions(operation, bytes, conditions, None);
+                        done.unwrap().time.0 as f64
+                    };
+                    let without_effect = Conditions::only(Disturbance::Slow { link, fraction });
+                    let ratio = time(&without_effect) / time(&Conditions::default());
+                    let what = format!("{spec}: {operation:?} of {bytes} B: {ratio}");
+                    assert!((ratio - 1.0).abs() < 0.003, "{what}");
+                }
             }
         }
     }

@@ -20,6 +20,13 @@ const CLUSTERS: [&str; 9] = [
     "4x hgx-h100 + 1x slingshot",
 ];
 
+/// Presets and a cluster of 72 to 256 GPUs, for tests that predict each call once or twice.
+const LARGE: [&str; 3] = ["gb200-nvl72", "2x gb200-nvl72 + 4x ndr", "dgx-gh200"];
+
+pub(crate) fn large() -> impl Iterator<Item = Fabric> {
+    LARGE.into_iter().map(|spec| resolve(spec).unwrap_or_else(|error| panic!("{spec}: {error}")))
+}
+
 /// All presets with several GPUs, and the clusters.
 pub(crate) fn described() -> Vec<Fabric> {
     let presets = systems::all().map(|system| system.fabric()).filter(|fabric| fabric.gpus().len() > 1);

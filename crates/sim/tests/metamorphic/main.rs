@@ -1,6 +1,7 @@
 //! Predictions on changed fabrics: what must not change them, and in which direction the rest must.
 //!
-//! Subjects are the presets of up to 32 GPUs (larger ones take minutes), clusters with features that presets lack, and random machines.
+//! Subjects are the presets of up to 32 GPUs (larger ones take minutes), clusters with features that presets lack, and random machines; for
+//! some tests also three of 72 to 256 GPUs.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -83,26 +84,34 @@ fn kinds() -> impl Iterator<Item = Kind> {
     predict::kinds().filter(|kind| !kind.is_uneven())
 }
 
+/// Reports the collectives of 1 GiB that are faster than the bound of the fabric.
+fn beats_the_bound(fabric: &Fabric, each: &[Options], failures: &mut Vec<String>) {
+    let placement = Placement::of(fabric);
+    for kind in kinds() {
+        let Some(bound) = placement.bounds().bound(&collective(kind, fabric.gpus().len() as u32)) else {
+            continue;
+        };
+        for options in each {
+            let Some(time) = time_us(kind, fabric, 1 << 30, options) else { continue };
+            let rate = (1_u64 << 30) as f64 / time * 1e6;
+            if rate > bound.bytes_per_second as f64 * 1.001 {
+                let (rate, limit, cut) = (rate / 1e9, bound.bytes_per_second as f64 / 1e9, &bound.cut);
+                failures.push(format!("{}: {kind} {rate:.2} GB/s, bound {limit:.2}: {cut}", fabric.name()));
+            }
+        }
+    }
+}
+
 #[test]
 fn no_prediction_beats_the_bound_of_its_fabric() {
     let weft = Options { library: Some(parse_library("weft").unwrap()), ..Options::default() };
-    on_each(subjects(), |fabric, failures| {
-        let placement = Placement::of(fabric);
-        for kind in kinds() {
-            let Some(bound) = placement.bounds().bound(&collective(kind, fabric.gpus().len() as u32)) else {
-                continue;
-            };
-            for options in [&Options::default(), &weft] {
-                let Some(time) = time_us(kind, fabric, 1 << 30, options) else { continue };
-                let rate = (1_u64 << 30) as f64 / time * 1e6;
-                if rate > bound.bytes_per_second as f64 * 1.001 {
-                    let (rate, limit, cut) = (rate / 1e9, bound.bytes_per_second as f64 / 1e9, &bound.cut);
-                    failures
-                        .push(format!("{}: {kind} {rate:.2} GB/s, bound {limit:.2}: {cut}", fabric.name()));
-                }
-            }
-        }
-    });
+    let each = [Options::default(), weft];
+    on_each(subjects(), |fabric, failures| beats_the_bound(fabric, &each, failures));
+}
+
+#[test]
+fn no_prediction_beats_the_bound_of_a_large_fabric() {
+    on_each(fabrics::large(), |fabric, failures| beats_the_bound(fabric, &[Options::default()], failures));
 }
 
 #[test]
@@ -221,17 +230,25 @@ fn with_drives(fabric: &Fabric) -> Fabric {
     builder.finish().unwrap()
 }
 
+/// Reports the collectives whose time drives change.
+fn change_with_drives(fabric: &Fabric, failures: &mut Vec<String>) {
+    let more = with_drives(fabric);
+    for kind in kinds() {
+        let times = [fabric, &more].map(|fabric| time_us(kind, fabric, 1 << 26, &Options::default()));
+        if times[0] != times[1] {
+            failures.push(format!("{}: {kind}: {:?} us", fabric.name(), times));
+        }
+    }
+}
+
 #[test]
 fn links_that_carry_nothing_do_not_matter() {
-    on_each(small_subjects(), |fabric, failures| {
-        let more = with_drives(fabric);
-        for kind in kinds() {
-            let times = [fabric, &more].map(|fabric| time_us(kind, fabric, 1 << 26, &Options::default()));
-            if times[0] != times[1] {
-                failures.push(format!("{}: {kind}: {:?} us", fabric.name(), times));
-            }
-        }
-    });
+    on_each(small_subjects(), change_with_drives);
+}
+
+#[test]
+fn links_that_carry_nothing_do_not_matter_in_a_rack() {
+    on_each(fabrics::large().take(1), change_with_drives);
 }
 
 /// The fabric with all rates halved.

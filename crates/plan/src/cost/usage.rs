@@ -34,7 +34,7 @@ pub(super) struct Usage {
     pub(super) rounds: Vec<(Round, u64)>,
     /// The most lanes of any rank.
     pub(super) lanes: u32,
-    /// The most steps with which a lane exchanges data.
+    /// The most steps in which a lane receives data, or in which it sends data.
     pub(super) steps: u64,
     /// Whether ranks wait for others to enter the call.
     pub(super) enters: bool,
@@ -73,11 +73,12 @@ impl Usage {
     fn add_lane(&mut self, rank: u32, lane: &Lane, groups: &[Group]) {
         let mut targets = Vec::new();
         let mut serial: BTreeMap<Vec<(u32, u32)>, u64> = BTreeMap::new();
-        let (mut steps, mut round) = (0, 0);
+        let (mut receiving, mut sending, mut round) = (0, 0, 0);
         let mut count = |step: &Step, iterations: &[u32], times: u64| {
             let receives = step.inputs.iter().any(|input| !matches!(input, Input::Local(_)));
             let sends = step.outputs.iter().any(|output| !matches!(output, Output::Local(_)));
-            steps += if receives || sends { times } else { 0 };
+            receiving += if receives { times } else { 0 };
+            sending += if sends { times } else { 0 };
             self.enters |= step.waits.iter().any(|wait| matches!(wait, Wait::Entered { .. }));
             let at_once = at_once(rank, step, iterations);
             if !at_once.is_empty() {
@@ -118,7 +119,7 @@ impl Usage {
             }
         };
         visit(&lane.nodes, &mut Vec::new(), 1, &mut count);
-        self.steps = self.steps.max(steps);
+        self.steps = self.steps.max(receiving).max(sending);
         self.one_target &= targets.len() < 2;
         self.serial.extend((!serial.is_empty()).then_some(serial));
     }

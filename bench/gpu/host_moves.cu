@@ -3,8 +3,8 @@
 //     nvcc -O3 -arch=native -std=c++17 bench/gpu/host_moves.cu -o host_moves && ./host_moves > raw.csv
 //
 // Each block copies units of 16 KiB: `read` from host to GPU memory, `write` back, `both` at once (half of the blocks each), `relay` from
-// host to host memory, as a rank of a ring does. With POLLERS, one more thread of every block polls a word in host memory all the while, after
-// a pause of SLEEP nanoseconds each time. Prints GB/s in each direction; the fastest of five runs.
+// host to host memory, as a rank of a ring does. Where the column `pollers` is 1, one more warp of every block polls a word in host memory all
+// the while, after a pause of `sleep_ns` each time. Prints GB/s in each direction; the fastest of five runs.
 #include <cstdio>
 #include <cstdlib>
 #include <cuda_runtime.h>

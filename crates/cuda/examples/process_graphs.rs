@@ -3,8 +3,8 @@
 //!
 //!     weft run -n 4 --gpus shared --mps -- target/release/examples/process_graphs --bytes 8,64k,1m --runs 7
 //!
-//! Rank 0 prints CSV: the median, the least and the largest of the runs. A run is one launch of a graph on every rank, or
-//! as many as `--launches` says, after a barrier.
+//! Rank 0 prints CSV: the median, the least and the largest of the runs. A run is `--launches` launches of a graph on
+//! every rank (1 by default), after a barrier.
 //!
 //! With `--rotate 1g`, the calls of a graph use successive parts of buffers of 1 GiB, as those of nccl-tests do: inputs are not in the L2 cache.
 #![allow(clippy::unwrap_used, reason = "an example ends at the first error")]

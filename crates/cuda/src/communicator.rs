@@ -16,9 +16,12 @@ mod switch;
 mod window;
 
 pub use messages::Messages;
-#[cfg(test)]
-pub(crate) use prepare::{shape_of, spread};
 pub(crate) use shrink::shrunk;
+#[cfg(test)]
+pub(crate) use {
+    join::HOST_BLOCKS_MAX,
+    prepare::{shape_of, spread},
+};
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -86,7 +89,7 @@ pub struct Communicator {
     actions: Vec<(Stream, Event)>,
     /// Whether calls are in graphs, which the program may launch at any time.
     has_captured: bool,
-    /// Of the kernel that is being launched.
+    /// A buffer for the parameters of a kernel, which each launch rewrites.
     parameters: Box<[u8; CALL_BYTES]>,
     /// Of device memory for long programs, which is freed with the communicator.
     program_bytes: usize,
@@ -156,7 +159,7 @@ struct Prepared {
     program: Program,
     kernel: Kernel,
     spread: Spread,
-    /// Of a call whose buffers no switch accesses.
+    /// The signature of calls of plans without a switch; with one, it also depends on the windows.
     signature: u32,
     /// The program, if it is too long for the parameters.
     in_memory: Option<DeviceMemory>,

@@ -25,7 +25,7 @@ use crate::staging::Staging;
 use crate::{Error, queues};
 
 /// The most blocks of a rank where data moves through host memory.
-const HOST_BLOCKS_MAX: usize = 64;
+pub(crate) const HOST_BLOCKS_MAX: usize = 64;
 
 /// What a rank says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use weftlink_plan::{Aliasing, Collective, DataType, Reduction, Verified};
 use super::{TESTED, each_case};
 use crate::cache::{self, Origin};
 use crate::call::Key;
-use crate::communicator::{SLICES_MAX, shape_of, spread};
+use crate::communicator::{HOST_BLOCKS_MAX, SLICES_MAX, shape_of, spread};
 use crate::driver::{DeviceAddress, Driver};
 use crate::nvrtc::{Architecture, Nvrtc, Program};
 use crate::program::{Arenas, Compiler};
@@ -90,7 +90,10 @@ struct Ranks {
 impl Ranks {
     fn new(plan: &Verified, multiprocessors: usize, is_one_gpu: bool) -> Ranks {
         let compilers = (0..plan.ranks).map(|rank| Compiler::new(plan.clone(), rank, SLICES_MAX)).collect();
-        Ranks { compilers, blocks: blocks_of_rank(multiprocessors, plan.ranks as usize, 0), is_one_gpu }
+        let share = blocks_of_rank(multiprocessors, plan.ranks as usize, 0);
+        // Ranks without a scope of one GPU are those whose data goes through host memory.
+        let blocks = if is_one_gpu { share } else { share.min(HOST_BLOCKS_MAX) };
+        Ranks { compilers, blocks, is_one_gpu }
     }
 
     fn kernel(

@@ -107,8 +107,8 @@ pub fn predict(
     if let Some((rank, island, parts)) = candidate.counted {
         let of = |chunks: u64| (u128::from(bytes) * u128::from(chunks)).div_ceil(parts.into());
         let whole = |bytes: u128| u64::try_from(bytes).unwrap_or(u64::MAX);
-        // Messages are one hop if any of them leaves its rank, of the slowest kind present. Who reads them in another rank's memory waits for
-        // that rank first, and tells it when it is done.
+        // Messages are one hop if any of them leaves its rank, of the slowest kind present. A rank that reads another's memory waits for
+        // that rank first, and signals it afterwards: two hops.
         let hops_across = work.hops_across.min(island);
         let each = if candidate.enters { 2 } else { 1 };
         let hops_inside = if hops_across > 0 { work.hops_inside } else { each * rank.min(1) };

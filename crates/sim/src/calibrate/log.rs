@@ -221,7 +221,7 @@ impl Columns {
         Self::with(line, text, "time")
     }
 
-    /// The columns of a heading that calls times so.
+    /// The columns of a heading whose column of times has this name.
     fn with(line: usize, text: &str, time: &str) -> Option<Self> {
         let words: Vec<String> =
             text.split_whitespace().map(|word| word.trim_start_matches('#').to_ascii_lowercase()).collect();
@@ -713,7 +713,7 @@ mod tests {
             assert_eq!(refused, LogError::CpuTime { line: 4 });
             assert!(refused.to_string().contains("measure again without -C"), "{refused}");
         }
-        // In one that is measured, a word of a launcher is no heading.
+        // A line of options that mentions it is no heading.
         assert_eq!(read(&format!("# -C,--report_cputime <0/1>\n{NEW}"), None, None).unwrap().tables.len(), 1);
     }
 

@@ -174,7 +174,7 @@ impl Runner<'_> {
 
 /// The outcome of a run that takes `times` as long, on links as much slower.
 fn scaled(outcome: Outcome, times: f64) -> Outcome {
-    let slower = |resource: &Resource| Resource { moved: resource.moved * times, ..resource.clone() };
+    let slower = |resource: &Resource| Resource { capacity: resource.capacity / times, ..resource.clone() };
     Outcome {
         time: Picoseconds((outcome.time.0 as f64 * times).round() as u64),
         resources: outcome.resources.iter().map(slower).collect(),

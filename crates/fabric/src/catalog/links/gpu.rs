@@ -114,7 +114,7 @@ pub static XE_LINK: LinkSpec = LinkSpec {
     latency: None,
 };
 
-/// A UALink port of four lanes: 100 GB/s each way. Its lanes signal at 212.5 Gb/s, of which coding takes the rest. What transfers
+/// A UALink port of four lanes: 100 GB/s each way. Its lanes signal at 212.5 Gb/s; coding takes 12.5 of them. What transfers
 /// reach is not published; UALink over Ethernet, which the first systems have, needs part of the rate for Ethernet's headers.
 pub static UALINK: LinkSpec = LinkSpec {
     kind: LinkKind::UaLink,

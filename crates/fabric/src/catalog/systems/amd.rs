@@ -85,7 +85,7 @@ fn frontier_node(system: &'static System) -> Fabric {
     chassis.finish()
 }
 
-/// The same links as in [`MI250X_PAIRS`], to other packages by number.
+/// The same links as in [`MI250X_PAIRS`], with the packages numbered differently.
 const MI250_PAIRS: [(usize, usize, u32); 12] = [
     (0, 1, 4),
     (2, 3, 4),

@@ -401,8 +401,8 @@ mod tests {
                 }
             }
         }
-        // Most of them are in meshes (Aurora, MI250, V100, P100) and on PCIe trees.
+        // Most of them are in meshes (Aurora, MI250, V100, P100) and networks of nodes; in the catalog's other nodes there are few.
         assert!(all > 10_000 && f64::from(off) / f64::from(all) < 0.035, "{off} of {all}");
-        assert!((chosen_off.len() as f64) < 0.025 * f64::from(chosen), "of {chosen}: {chosen_off:#?}");
+        assert!((chosen_off.len() as f64) < 0.03 * f64::from(chosen), "of {chosen}: {chosen_off:#?}");
     }
 }

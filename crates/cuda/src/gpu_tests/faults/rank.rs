@@ -166,7 +166,8 @@ fn act<B: Backend>(comm: &mut B, fault: &Fault, control: &mut impl Control) -> R
             });
             let called = comm.call(fault.call);
             let _ = aborting.join();
-            return called;
+            // The others may have called before it aborted.
+            return called.and_then(|()| comm.call(fault.call));
         }
         (Kind::KilledIn | Kind::Aborts, Role::Last) => wait_twice(),
         (Kind::AbortsGraph, _) => {
@@ -186,7 +187,8 @@ fn act<B: Backend>(comm: &mut B, fault: &Fault, control: &mut impl Control) -> R
     }
     let call = if role == Role::Faulty { fault.wrong_call() } else { fault.call };
     comm.call(call)?;
-    if fault.kind == Kind::KilledIn { comm.call(call) } else { Ok(()) }
+    // The fault may come after this call, and meets the next.
+    if matches!(fault.kind, Kind::KilledIn | Kind::Aborts) { comm.call(call) } else { Ok(()) }
 }
 
 fn die() -> ! {

@@ -67,5 +67,5 @@ fn of_call(open: &Open, work: &Work) -> Result<f64, Failure> {
     let hosts = Hosts { memory, ..Hosts::one(Library::Weft, ranks, ranks) };
     let call = host::execute(&Constants::shipped(), &hosts, operation, bytes);
     let call = call.map_err(|error| Failure::usage(format!("no prediction: {error}")))?;
-    Ok(call.time.0 as f64 / 1e6)
+    Ok(call.time.us())
 }

@@ -73,7 +73,7 @@ fn main() {
                                 chosen.protocol.to_string(),
                                 if row.setup.nodes > 1 { "many" } else { "one" }
                             ),
-                            engine_us: executed[0].time.0 as f64 / 1e6,
+                            engine_us: executed[0].time.us(),
                             form_us: chosen.estimate.total_us(),
                             took: start.elapsed(),
                         });

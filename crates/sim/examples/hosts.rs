@@ -31,7 +31,7 @@ fn rows(names: &[(&str, u32)]) -> Vec<Measured> {
 
 fn log_ratio(constants: &Constants, row: &Measured) -> f64 {
     let call = execute(constants, &row.hosts, row.operation, row.bytes).expect("it was measured");
-    libm::log(call.time.0 as f64 / 1e6 / row.time_us)
+    libm::log(call.time.us() / row.time_us)
 }
 
 fn loss(constants: &Constants, rows: &[Measured]) -> f64 {
@@ -92,7 +92,7 @@ fn main() {
         }
         for row in rows {
             let call = execute(&constants, &row.hosts, row.operation, row.bytes).expect("it was measured");
-            let us = call.time.0 as f64 / 1e6;
+            let us = call.time.us();
             println!(
                 "  {:5.2} {:15} {:14} {:2} ranks {:8} B {:10.2} us, measured {:10.2} by {}",
                 us / row.time_us,

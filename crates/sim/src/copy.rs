@@ -82,7 +82,7 @@ pub fn copy(
                 nominal_gbytes_per_second: nominal,
                 gbytes_per_second: gets,
                 is_staged,
-                time: Picoseconds((us * 1e6).round() as u64),
+                time: Picoseconds::from_us(us),
             });
         }
     }

@@ -240,7 +240,8 @@ impl<'s> Runner<'s> {
         }
         let chosen = self.choice(operation, bytes)?;
         if operation.is_copy() {
-            let (algorithm, time) = (chosen.algorithm.name(), picoseconds(chosen.estimate.total_us()));
+            let (algorithm, time) =
+                (chosen.algorithm.name(), Picoseconds::from_us(chosen.estimate.total_us()));
             return Ok(Execution { chosen, algorithm, time, outcome: None });
         }
         self.alone(ground, paths, chosen, (operation, bytes), &Conditions::default(), None)
@@ -261,10 +262,10 @@ impl<'s> Runner<'s> {
         let outcome = self.simulate(simulated, &layout, spans)?;
         let time = match &outcome {
             Some(outcome) => {
-                let time = picoseconds(chosen.estimate.with_device(outcome.time.0 as f64 / 1e6));
+                let time = Picoseconds::from_us(chosen.estimate.with_device(outcome.time.us()));
                 time.max(self.least(ground, call.0, call.1))
             }
-            None => picoseconds(chosen.estimate.total_us()),
+            None => Picoseconds::from_us(chosen.estimate.total_us()),
         };
         Ok(Execution { chosen, algorithm: chosen.algorithm.name(), time, outcome })
     }
@@ -286,7 +287,9 @@ impl<'s> Runner<'s> {
     /// the simulation could.
     fn least(&self, ground: &Placement<'_>, operation: Operation, bytes: u64) -> Picoseconds {
         let bound = self.collective(operation).ok().and_then(|collective| ground.bounds().bound(&collective));
-        bound.map_or(Picoseconds(0), |bound| picoseconds(bytes as f64 / bound.bytes_per_second as f64 * 1e6))
+        bound.map_or(Picoseconds(0), |bound| {
+            Picoseconds::from_us(bytes as f64 / bound.bytes_per_second as f64 * 1e6)
+        })
     }
 }
 
@@ -405,10 +408,6 @@ fn like(chosen: &Prediction, operation: Operation, layout: &Layout) -> Algorithm
     }
 }
 
-fn picoseconds(us: f64) -> Picoseconds {
-    Picoseconds((us * 1e6).round() as u64)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -443,7 +442,7 @@ mod tests {
             let runner = Runner::new(&constants, &setup).unwrap();
             for bytes in [1 << 10, 1 << 20, 1 << 28] {
                 let done = &runner.execute(&[(operation, bytes)]).unwrap()[0];
-                let (ran, added) = (done.time.0 as f64 / 1e6, done.chosen.estimate.total_us());
+                let (ran, added) = (done.time.us(), done.chosen.estimate.total_us());
                 let what = format!(
                     "{} {algorithm:?} {operation:?} {bytes}: {ran:.1} us, {added:.1} us",
                     setup.name()

@@ -375,7 +375,7 @@ impl Case {
         let busbw_gb_per_s = algbw_gb_per_s * factor;
         let mut outside = evidence::outside(&self.setup, self.operation);
         outside.extend(self.kind.is_uneven().then_some(Outside::Counts));
-        let time_us = execution.time.0 as f64 / 1e6;
+        let time_us = execution.time.us();
         let intervals = evidence::intervals(&self.setup, bytes, time_us, &outside);
         Row { bytes, execution, algbw_gb_per_s, busbw_gb_per_s, intervals, outside, undisturbed: None }
     }
@@ -394,7 +394,7 @@ impl Case {
 impl Row {
     /// Predicted time.
     pub fn time_us(&self) -> f64 {
-        self.execution.time.0 as f64 / 1e6
+        self.execution.time.us()
     }
 }
 

@@ -57,7 +57,13 @@ impl Setup {
         name
     }
 
-    fn network_kind(&self) -> NetworkKind {
+    /// The link of a NIC.
+    pub(crate) fn nic_kind(&self) -> LinkKind {
+        LinkKind::Network { network: self.network_kind(), gbit: self.nic_gbits_per_second.round() as u32 }
+    }
+
+    /// The network of its NICs.
+    pub(crate) fn network_kind(&self) -> NetworkKind {
         match self.network {
             Network::InfiniBand => NetworkKind::InfiniBand,
             Network::Roce => NetworkKind::Roce,
@@ -164,7 +170,7 @@ impl Wiring<'_> {
 }
 
 /// A GPU's links to other GPUs, and their number.
-fn gpu_links(gpu: Gpu) -> (LinkSpec, u32) {
+pub(crate) fn gpu_links(gpu: Gpu) -> (LinkSpec, u32) {
     let known = gpu.model().gpu_links();
     let unknown = || (links::spec_of(LinkKind::NvLink { generation: None }), 1);
     known.map_or_else(unknown, |(link, count)| (link.clone(), count))

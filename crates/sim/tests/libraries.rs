@@ -39,7 +39,7 @@ fn cluster(nodes: u32) -> Setup {
 fn time_us(setup: &Setup, operation: Operation, bytes: u64) -> (LibraryAlgorithm, f64, f64) {
     let constants = Constants::shipped();
     let done = Runner::new(&constants, setup).unwrap().execute(&[(operation, bytes)]).unwrap();
-    (done[0].chosen.algorithm, done[0].time.0 as f64 / 1e6, done[0].chosen.estimate.total_us())
+    (done[0].chosen.algorithm, done[0].time.us(), done[0].chosen.estimate.total_us())
 }
 
 /// PAT and symmetric kernels run as plans, and take about the time of the closed form.
@@ -120,7 +120,7 @@ fn calls_between_cores_match_measurements() {
     for row in rows.skip(1).step_by(2) {
         let call = host::execute(&constants, &row.hosts, row.operation, row.bytes).unwrap();
         let band = usize::from(row.bytes > 4096) + usize::from(row.bytes > 65536);
-        errors.entry((row.program, band)).or_default().push(error(call.time.0 as f64 / 1e6, row.time_us));
+        errors.entry((row.program, band)).or_default().push(error(call.time.us(), row.time_us));
     }
     for (program, bars) in BARS {
         for (band, bar) in bars.into_iter().enumerate() {
@@ -215,7 +215,7 @@ fn msccl_programs_run() {
     let runner = Runner::new(&constants, &setup).unwrap().with_program(ring).unwrap();
     let times: Vec<f64> = [1 << 10, 1 << 20, 1 << 28]
         .into_iter()
-        .map(|bytes| runner.execute(&[(Operation::AllReduce, bytes)]).unwrap()[0].time.0 as f64 / 1e6)
+        .map(|bytes| runner.execute(&[(Operation::AllReduce, bytes)]).unwrap()[0].time.us())
         .collect();
     // The lower bound: a launch and two hops, and twice a rank's bytes over its port.
     assert!(times[0] > 5.0 && times[0] < 100.0, "{times:?}");

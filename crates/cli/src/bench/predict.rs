@@ -50,7 +50,7 @@ fn simulated_us(
     let ranks = job.ranks as u32;
     let hosts = Hosts { memory, ..Hosts::one(Library::Weft, ranks, ranks) };
     let call = host::execute(constants, &hosts, operation, bytes.max(1) as u64).ok()?;
-    Some(call.time.0 as f64 / 1e6)
+    Some(call.time.us())
 }
 
 fn counted_us(machine: &Machine, work: &Work, bytes: usize) -> Option<f64> {

@@ -45,7 +45,7 @@ pub(super) fn run(
     let mut table = Table::new(headings).numbers(&["size"]);
     for bytes in sizes {
         let call = host::execute(&constants, &hosts, operation, *bytes).map_err(Failure::misuse)?;
-        let time_us = call.time.0 as f64 / 1e6;
+        let time_us = call.time.us();
         let algbw = *bytes as f64 / time_us / 1e3;
         let busbw = algbw * operation.bus_factor(ranks);
         table.row([

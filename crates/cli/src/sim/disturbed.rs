@@ -61,7 +61,7 @@ pub(super) struct DisturbedCall {
 }
 
 fn us(execution: &Execution) -> f64 {
-    execution.time.0 as f64 / 1e6
+    execution.time.us()
 }
 
 impl Disturbed {

@@ -133,8 +133,12 @@ pub(super) fn explanation(out: &mut impl Write, row: &Row, explanation: &Explana
     let closed = explanation.closed_form_us;
     table.row(["sum".to_owned(), format!("{closed:.2}"), "the closed form".to_owned()]);
     write!(out, "{table}")?;
-    if !explanation.is_simulated {
-        return say!(out, "The call was not simulated: the closed form is the prediction.");
+    if explanation.is_simulated {
+        // Without a minus before zero.
+        let percent = (explanation.change() * 1e3).round() / 10.0 + 0.0;
+        say!(out, "the run: {:.2} us ({percent:+.1} %)", explanation.time_us)?;
+    } else {
+        say!(out, "The call was not simulated: the closed form is the prediction.")?;
     }
     say!(out, "the run: {:.2} us ({:+.1} %)", explanation.time_us, explanation.change() * 1e2)
 }

@@ -81,7 +81,7 @@ pub struct Cost {
 }
 
 /// The costs of a plan, rounded up to integers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Work {
     /// Hops inside islands, on the path with the most hops between islands.
     pub hops_inside: u64,

@@ -5,6 +5,7 @@ use std::ops::Deref;
 use weftlink_fabric::DeviceId;
 
 use super::carried::{ONE, part_of};
+use super::form::{Flow, Form, Posting};
 use super::hops::Hop;
 use super::loads::{Loads, Medium, Side, Sides, Unconnected};
 use super::usage::{Usage, messages_across};
@@ -12,7 +13,7 @@ use super::{Picoseconds, Placement};
 use crate::algorithms::{Algorithm, Impossible};
 use crate::domain::hops::hops;
 use crate::plan::{Protocol, Switch};
-use crate::{Collective, Layout, Plan, Recipe};
+use crate::{Collective, Layout, Plan, Recipe, Work};
 
 /// The rate of one thread block through its GPU's links; see [`RINGS_ON_A_SWITCH`](crate::wiring::RINGS_ON_A_SWITCH).
 const BLOCK_BYTES_PER_SECOND: u64 = 25_000_000_000;
@@ -339,6 +340,36 @@ fn message_blocks(collective: &Collective, placement: &Placement<'_>) -> Option<
     let blocks = collective.blocks(ranks);
     let parts = u64::from(blocks.0.max(blocks.1));
     (parts > 0).then(|| (most(inside), most(across), parts))
+}
+
+impl Terms {
+    /// The closed form of a call with these hops and bytes.
+    pub fn form(&self, placement: &Placement<'_>, work: Work, bytes: u64) -> Form {
+        let hops = work.hops_inside > 0 && work.hops_across > 0;
+        let flow = match self.path_per_hop.filter(|_| self.protocol.is_some()) {
+            Some(per_hop) => Flow::Tiles(per_hop),
+            None if !hops => Flow::Steps,
+            None if self.one_target => Flow::Ring,
+            None => Flow::Phases,
+        };
+        let message = part_of(bytes, self.message_part);
+        Form {
+            bytes,
+            work,
+            launch: self.launch,
+            hop_inside: self.hop_inside.of(message),
+            hop_across: self.hop_across.of(message),
+            posting: Posting::Beside(self.message_across.times(self.messages_across)),
+            inside_bytes_per_second: self.inside_bytes_per_second,
+            across_bytes_per_second: self.across_bytes_per_second,
+            serial_bytes_per_second: self.serial_bytes_per_second,
+            cut_bytes_per_second: self.bound_bytes_per_second,
+            message,
+            flow,
+            fill: self.fill,
+            fill_bytes: placement.fill_bytes(),
+        }
+    }
 }
 
 impl Candidate {

@@ -16,10 +16,10 @@ use super::lines;
 pub(super) const ONE: u64 = 1_000_000;
 
 /// A GPU host in units of the measured 16-core host: two sockets of 32 cores with their memory channels.
-pub const HOSTS_OF_16_CORES: f64 = 4.0;
+const HOSTS_OF_16_CORES: f64 = 4.0;
 
 /// A constant that is a ratio, in millionths.
-pub(super) fn millionths(ratio: f64) -> u64 {
+pub fn millionths(ratio: f64) -> u64 {
     (ratio * ONE as f64).round() as u64
 }
 
@@ -46,30 +46,66 @@ pub struct Carried {
     tcp_bytes_per_second: u64,
 }
 
+/// What decides which fractions of line rates collectives get on a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Surroundings {
+    /// Whether direct links connect every GPU of a domain to every other.
+    pub is_mesh: bool,
+    /// Whether GPUs of a host communicate over PCIe.
+    pub is_over_pcie: bool,
+    /// Whether their data then goes through the host's memory, because they cannot access each other's.
+    pub is_through_host: bool,
+    /// Whether the GPUs are GeForce cards.
+    pub is_consumer: bool,
+    /// The most GPUs of a host.
+    pub gpus_per_host: u32,
+    /// The most NICs of a host.
+    pub nics_per_host: u32,
+    /// Whether the network is RoCE.
+    pub is_roce: bool,
+}
+
+impl Surroundings {
+    fn of(fabric: &Fabric) -> Self {
+        let gpus = fabric.gpus();
+        let nics = fabric.devices_where(|kind| matches!(kind, DeviceKind::Nic(_)));
+        let domains = gpu_domains(fabric);
+        let is_roce =
+            |link: &Link| matches!(fabric.spec(link).kind, LinkKind::Network { network: Network::Roce, .. });
+        let first = gpus.first().and_then(|gpu| fabric.device(*gpu).kind.gpu_model());
+        Self {
+            is_mesh: is_mesh(fabric, &domains),
+            is_over_pcie: communicates_over_pcie(fabric, &domains),
+            is_through_host: fabric.lacks_peer_access(),
+            is_consumer: first.is_some_and(GpuModel::is_consumer),
+            gpus_per_host: largest(fabric, gpus.iter().copied()),
+            nics_per_host: largest(fabric, nics),
+            is_roce: fabric.links().iter().any(is_roce),
+        }
+    }
+}
+
 impl Carried {
     /// The fractions on a fabric.
     pub fn of(constants: &Constants, fabric: &Fabric) -> Self {
-        let gpus = fabric.gpus();
-        let per_host = largest(fabric, gpus.iter().copied());
-        let nics = fabric.devices_where(|kind| matches!(kind, DeviceKind::Nic(_)));
-        let nics_per_host = largest(fabric, nics);
-        let domains = gpu_domains(fabric);
-        let mesh = if is_mesh(fabric, &domains) { constants[Name::NvlinkMesh] } else { 1.0 };
+        Self::new(constants, &Surroundings::of(fabric))
+    }
+
+    /// The fractions in these surroundings.
+    pub fn new(constants: &Constants, around: &Surroundings) -> Self {
+        let mesh = if around.is_mesh { constants[Name::NvlinkMesh] } else { 1.0 };
         let nvlink = [Name::NvlinkVolta, Name::NvlinkAmpere, Name::NvlinkHopper, Name::NvlinkBlackwell]
             .map(|name| millionths(constants[name] * mesh));
-        let over_pcie = communicates_over_pcie(fabric, &domains);
-        let (pcie, memory) = if over_pcie {
-            let through_host = fabric.lacks_peer_access();
-            (pcie(constants, fabric, through_host, per_host), host_memory(constants, through_host, per_host))
+        let (pcie, memory) = if around.is_over_pcie {
+            (pcie(constants, around), memory(constants, around))
         } else {
             ([[millionths(constants[Name::Copy]); 2]; 2], [u64::MAX; 2])
         };
         // Alone with one NIC, a GPU has too few connections to fill RoCE.
-        let is_roce =
-            |link: &Link| matches!(fabric.spec(link).kind, LinkKind::Network { network: Network::Roce, .. });
-        let alone = per_host == 1 && nics_per_host == 1 && fabric.links().iter().any(is_roce);
-        let shared = if per_host > nics_per_host { constants[Name::NicShared] } else { 1.0 };
-        let alone = if alone { constants[Name::RoceAlone] } else { 1.0 };
+        let is_alone = around.gpus_per_host == 1 && around.nics_per_host == 1 && around.is_roce;
+        let shared =
+            if around.gpus_per_host > around.nics_per_host { constants[Name::NicShared] } else { 1.0 };
+        let alone = if is_alone { constants[Name::RoceAlone] } else { 1.0 };
         let network = |name| [millionths(constants[name] * shared * alone), millionths(constants[name])];
         Self {
             nvlink,
@@ -151,16 +187,14 @@ fn is_mesh(fabric: &Fabric, domains: &[Vec<DeviceId>]) -> bool {
 }
 
 /// The fractions of PCIe where GPUs communicate over it.
-fn pcie(constants: &Constants, fabric: &Fabric, through_host: bool, per_host: u32) -> [[u64; 2]; 2] {
-    let gpu = fabric.gpus().first().map(|gpu| &fabric.device(*gpu).kind);
-    let consumer = gpu.and_then(DeviceKind::gpu_model).is_some_and(GpuModel::is_consumer);
+fn pcie(constants: &Constants, around: &Surroundings) -> [[u64; 2]; 2] {
     let both = |both: f64, one_way: f64| [millionths(both), millionths(one_way)];
     let one_way = constants[Name::PcieHost];
-    if through_host {
-        let name = if per_host > 2 { Name::PcieHostBothWays } else { Name::PcieHostPair };
+    if around.is_through_host {
+        let name = if around.gpus_per_host > 2 { Name::PcieHostBothWays } else { Name::PcieHostPair };
         return [both(constants[name], one_way); 2];
     }
-    if consumer {
+    if around.is_consumer {
         let peers = constants[Name::PciePeersConsumer];
         return [both(peers * constants[Name::PciePeersBothWays], peers); 2];
     }
@@ -171,8 +205,12 @@ fn pcie(constants: &Constants, fabric: &Fabric, through_host: bool, per_host: u3
 }
 
 /// The most that a GPU gets of its host's memory, to which all data is written and from which it is read back.
-fn host_memory(constants: &Constants, through_host: bool, per_host: u32) -> [u64; 2] {
-    let all = HOSTS_OF_16_CORES * constants[Name::HostMemoryGBps] * 1e9;
-    let each = (all / 2.0 / f64::from(per_host.max(1))) as u64;
-    [if through_host { each } else { u64::MAX }; 2]
+fn memory(constants: &Constants, around: &Surroundings) -> [u64; 2] {
+    let each = host_memory_gbytes_per_second(constants) / 2.0 / f64::from(around.gpus_per_host.max(1));
+    [if around.is_through_host { (each * 1e9) as u64 } else { u64::MAX }; 2]
+}
+
+/// The memory bandwidth of a GPU host, reads and writes together.
+pub fn host_memory_gbytes_per_second(constants: &Constants) -> f64 {
+    HOSTS_OF_16_CORES * constants[Name::HostMemoryGBps]
 }

@@ -4,7 +4,7 @@
 use super::candidate::{Terms, path_of, sides, terms};
 use super::loads::Medium;
 use super::usage::{Usage, messages_across};
-use super::{Placement, Prediction, price};
+use super::{Placement, Prediction};
 use crate::algorithms::Impossible;
 use crate::domain::hops::{Hops, hops};
 use crate::plan::Switch;
@@ -82,7 +82,7 @@ impl Given {
             rank_bytes: of(self.moved.0),
             island_bytes: of(self.moved.1),
         };
-        price(&self.terms, placement, work, bytes)
+        self.terms.form(placement, work, bytes).predict()
     }
 }
 

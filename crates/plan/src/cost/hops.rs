@@ -35,32 +35,39 @@ impl Hop {
         if self.growth == 0 {
             return self.least;
         }
-        let eights = message / 8;
-        let (power, rest) = match eights.checked_ilog2() {
-            Some(power) => (u64::from(power), part_of_power(eights, power)),
-            None => (0, 0),
-        };
-        let reached = ((power * ONE + rest) / self.powers).min(ONE);
+        let power = log2(message.max(8)) - 3 * ONE;
+        let reached = (power / self.powers).min(ONE);
         let reached = if self.is_squared { part_of(reached, reached) } else { reached };
         self.least + Picoseconds(part_of(self.least.0, part_of(self.growth, reached)))
     }
 }
 
-/// The part, in millionths, of the way from a power of two to the next.
-fn part_of_power(value: u64, power: u32) -> u64 {
-    let base = 1_u128 << power;
-    u64::try_from((u128::from(value) - base) * u128::from(ONE) / base).unwrap_or(ONE)
+/// The logarithm to base 2, in millionths, of a number of at least 1. Each squaring of the mantissa gives a bit.
+fn log2(value: u64) -> u64 {
+    const BITS: u32 = 24;
+    let whole = value.ilog2();
+    let mut mantissa = (u128::from(value) << 63) >> whole;
+    let mut fraction: u64 = 0;
+    for _ in 0..BITS {
+        mantissa = (mantissa * mantissa) >> 63;
+        let bit = mantissa >> 64;
+        mantissa >>= bit;
+        fraction = 2 * fraction + bit as u64;
+    }
+    u64::from(whole) * ONE + ((fraction * ONE) >> BITS)
 }
 
 /// The times of a fabric's launches and hops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Hops {
+pub struct Hops {
     launch: Picoseconds,
     launch_across_simple: Picoseconds,
     ll: Hop,
     simple: Picoseconds,
     across_ll: Hop,
     across_simple: Picoseconds,
+    /// With Simple, if protocols behaved alike on all networks.
+    across_simple_alike: Picoseconds,
     /// Between islands of NVSwitches that add, and through switches of the network that add.
     across_switched: Picoseconds,
     /// A reduction by an NVSwitch, and what each GPU adds.
@@ -71,7 +78,6 @@ pub(super) struct Hops {
 
 impl Hops {
     pub(super) fn of(constants: &Constants, fabric: &Fabric) -> Self {
-        let us = |name| microseconds(constants[name]);
         let network = fabric.links().iter().find_map(|link| match fabric.spec(link).kind {
             LinkKind::Network { network, .. } => Some(network),
             _ => None,
@@ -80,26 +86,34 @@ impl Hops {
             DeviceKind::Gpu(gpu) => gpu.sm,
             _ => None,
         });
-        let across = match network {
-            Some(Network::Roce) => us(Name::HopRoceUs),
-            Some(Network::Efa | Network::EfaV1 | Network::EfaV2 | Network::EfaV3 | Network::EfaV4)
-                if sm.is_some_and(|sm| sm < SM_HOPPER) =>
-            {
-                us(Name::HopEfaFirstUs)
-            }
-            Some(
-                Network::Efa
-                | Network::EfaV1
-                | Network::EfaV2
-                | Network::EfaV3
-                | Network::EfaV4
-                | Network::TcpXo,
-            ) => us(Name::HopEfaUs),
-            Some(Network::Slingshot) => us(Name::HopSlingshotUs),
-            Some(Network::Ethernet | Network::Unknown) => us(Name::HopTcpUs),
-            Some(Network::TcpX) => us(Name::HopTcpxUs),
-            Some(Network::InfiniBand | Network::OmniPath) | None => us(Name::HopInfiniBandUs),
-        };
+        Self::new(constants, network, sm.is_some_and(|sm| sm < SM_HOPPER), 0.0)
+    }
+
+    /// The times of hops over a network, between GPUs before Hopper or later ones, of which each takes so much longer to stage its message.
+    pub fn new(
+        constants: &Constants,
+        network: Option<Network>,
+        is_before_hopper: bool,
+        staged_us: f64,
+    ) -> Self {
+        let us = |name| Picoseconds::from_us(constants[name]);
+        let staged = Picoseconds::from_us(staged_us);
+        let across = staged
+            + us(match network {
+                Some(Network::Roce) => Name::HopRoceUs,
+                Some(Network::Efa | Network::EfaV1 | Network::EfaV2 | Network::EfaV3 | Network::EfaV4) => {
+                    if is_before_hopper {
+                        Name::HopEfaFirstUs
+                    } else {
+                        Name::HopEfaUs
+                    }
+                }
+                Some(Network::TcpXo) => Name::HopEfaUs,
+                Some(Network::Slingshot) => Name::HopSlingshotUs,
+                Some(Network::Ethernet | Network::Unknown) => Name::HopTcpUs,
+                Some(Network::TcpX) => Name::HopTcpxUs,
+                Some(Network::InfiniBand | Network::OmniPath) | None => Name::HopInfiniBandUs,
+            });
         let times = |name| Picoseconds(part_of(across.0, millionths(constants[name])));
         Self {
             launch: us(Name::LaunchUs),
@@ -118,18 +132,25 @@ impl Hops {
                 is_squared: true,
             },
             across_simple: match network {
-                Some(Network::Slingshot) => us(Name::HopSlingshotSimpleUs),
+                Some(Network::Slingshot) => us(Name::HopSlingshotSimpleUs) + staged,
                 Some(Network::Ethernet | Network::Unknown) => us(Name::HopTcpSimpleUs),
                 _ => times(Name::HopNetworkSimple),
             },
+            across_simple_alike: times(Name::HopNetworkSimple),
             across_switched: times(Name::HopNetworkNvlsTree),
             nvls: (us(Name::NvlsUs), us(Name::NvlsPerGpuUs)),
             message_across: times(Name::AllToAllPeer),
         }
     }
 
+    /// The times if protocols behaved alike on all networks, as the tuners of libraries assume.
+    #[must_use]
+    pub fn alike(self) -> Self {
+        Self { across_simple: self.across_simple_alike, ..self }
+    }
+
     /// Starting and ending a kernel.
-    pub(super) fn launch(&self, protocol: Option<Protocol>, is_across: bool) -> Picoseconds {
+    pub fn launch(&self, protocol: Option<Protocol>, is_across: bool) -> Picoseconds {
         match protocol {
             Some(Protocol::Simple) if is_across => self.launch + self.launch_across_simple,
             _ => self.launch,
@@ -137,7 +158,7 @@ impl Hops {
     }
 
     /// A message inside an island.
-    pub(super) fn inside(&self, protocol: Protocol) -> Hop {
+    pub fn inside(&self, protocol: Protocol) -> Hop {
         match protocol {
             Protocol::Ll => self.ll,
             Protocol::Ll128 => Hop::constant(between(self.ll.least, self.simple)),
@@ -146,7 +167,7 @@ impl Hops {
     }
 
     /// A message between islands.
-    pub(super) fn across(&self, protocol: Protocol) -> Hop {
+    pub fn across(&self, protocol: Protocol) -> Hop {
         match protocol {
             Protocol::Ll => self.across_ll,
             Protocol::Ll128 => Hop::constant(between(self.across_ll.least, self.across_simple)),
@@ -170,23 +191,20 @@ impl Hops {
     }
 
     /// A barrier and an access through an NVSwitch that adds or copies: half of a reduction, which takes two.
-    pub(super) fn nvls(&self, gpus: u32) -> Hop {
+    pub fn nvls(&self, gpus: u32) -> Hop {
         let whole = self.nvls.0 + self.nvls.1.times(gpus.into());
         Hop::constant(Picoseconds(whole.0 / 2))
     }
 
     /// A message between islands of a plan in which switches add.
-    pub(super) fn across_switched(&self) -> Hop {
+    pub fn across_switched(&self) -> Hop {
         Hop::constant(self.across_switched)
     }
 
+    /// See [`message_across`](super::Terms::message_across).
     pub(super) fn message_across(&self) -> Picoseconds {
         self.message_across
     }
-}
-
-pub(super) fn microseconds(us: f64) -> Picoseconds {
-    Picoseconds((us * 1e6).round() as u64)
 }
 
 /// The geometric mean.
@@ -199,6 +217,14 @@ fn between(one: Picoseconds, other: Picoseconds) -> Picoseconds {
 mod tests {
     use super::*;
     use weftlink_fabric::resolve;
+
+    #[test]
+    fn logarithms_are_exact_to_a_millionth() {
+        for value in [1_u64, 2, 3, 7, 8, 1_000, 4_095, 1 << 40, (1 << 40) + 1, u64::MAX] {
+            let found = log2(value) as f64 / 1e6;
+            assert!((found - (value as f64).log2()).abs() < 2e-6, "{value}: {found}");
+        }
+    }
 
     #[test]
     fn hops_grow_with_the_message_up_to_a_size() {

@@ -13,6 +13,9 @@
 //! come from the load that the plan puts on the links ([`Placement`]); no code here depends on an algorithm's name. All times and
 //! fractions of rates come from one table of [`constants`], which the models of other libraries and the simulator use, too.
 //!
+//! The closed form itself is [`Form`]: hops, bytes and rates in, a time with its terms out. The models of other libraries fill it in by their own
+//! rules, and are priced by it as Weft's plans are.
+//!
 //! All results are integers, so that every machine computes the same ones.
 //!
 //! Deliberately absent: other calls on the same links, and ranks that wait for each other. The simulator covers these.
@@ -20,6 +23,7 @@
 mod candidate;
 mod carried;
 pub mod constants;
+mod form;
 mod given;
 mod hops;
 pub mod lines;
@@ -32,65 +36,18 @@ use std::iter::Sum;
 use std::ops::Add;
 
 pub use candidate::{Candidate, Terms, candidates};
-pub use carried::{Carried, HOSTS_OF_16_CORES};
+pub use carried::{Carried, Surroundings, host_memory_gbytes_per_second, millionths};
+pub use form::{Flow, Form, Limit, Posting, Prediction};
 pub use given::Given;
-pub use hops::Hop;
+pub use hops::{Hop, Hops};
 pub use loads::Medium;
 pub use placement::Placement;
-
-use carried::{ONE, part_of};
 
 use crate::{Collective, Work};
 
 /// A time. Saturates at 213 days.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Picoseconds(pub u64);
-
-/// The predicted time of a call, by its terms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Prediction {
-    /// Hops and bytes.
-    pub work: Work,
-    /// The time to start and to end.
-    pub launch: Picoseconds,
-    /// All hops inside islands.
-    pub inside: Picoseconds,
-    /// All hops between islands.
-    pub across: Picoseconds,
-    /// The time to send messages into the network one after the other, beyond the time of the hops.
-    pub messages: Picoseconds,
-    /// The bytes.
-    pub transfer: Picoseconds,
-    /// Filling the pipeline.
-    pub fill: Picoseconds,
-    /// The part of the hops that takes no time, because data waits for a slower link meanwhile.
-    pub hidden: Picoseconds,
-    /// Tiles that are pipelined through the plan.
-    pub tiles: u32,
-    /// The bottleneck of the bytes.
-    pub limit: Limit,
-}
-
-/// The bottleneck of a call's bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Limit {
-    /// The links inside islands.
-    Inside,
-    /// The links between islands.
-    Across,
-    /// A lane that takes its steps one after the other.
-    Serial,
-    /// The cut that bounds every algorithm.
-    Cut,
-}
-
-impl Prediction {
-    /// The sum of all terms.
-    pub fn time(&self) -> Picoseconds {
-        let terms = [self.launch, self.inside, self.across, self.messages, self.transfer, self.fill];
-        terms.into_iter().sum::<Picoseconds>().beyond(self.hidden)
-    }
-}
 
 /// The predicted time of a call of `bytes`, as nccl-tests count them; nothing if the algorithm's header has no formula for it.
 pub fn predict(
@@ -115,85 +72,7 @@ pub fn predict(
         let (rank_bytes, island_bytes) = (whole(of(rank)), whole(of(island)));
         work = Work { hops_inside, hops_across, rank_bytes, island_bytes };
     }
-    Some(price(candidate, placement, work, bytes))
-}
-
-/// The predicted time of a plan with these costs, hops and bytes.
-fn price(candidate: &Terms, placement: &Placement<'_>, work: Work, bytes: u64) -> Prediction {
-    let inside = (over(work.rank_bytes, candidate.inside_bytes_per_second), Limit::Inside);
-    let across = (over(work.island_bytes, candidate.across_bytes_per_second), Limit::Across);
-    let (by_links, side) = if across.0 > inside.0 { across } else { inside };
-    let (serial_inside, serial_across) = candidate.serial_bytes_per_second;
-    let is_tiled = candidate.path_per_hop.is_some() && candidate.protocol.is_some();
-    let hops = work.hops_inside + work.hops_across;
-    let along_a_ring = candidate.one_target && work.hops_inside > 0 && work.hops_across > 0;
-    // Without tiles, phases inside islands and between them follow each other, except along a ring.
-    let in_phases = !is_tiled && !candidate.one_target && work.hops_inside > 0 && work.hops_across > 0;
-    let serial = over(work.rank_bytes, serial_inside) + over(work.island_bytes, serial_across);
-    let serial = if in_phases { serial.max(inside.0 + across.0) } else { serial };
-    let by_cut = over(bytes, candidate.bound_bytes_per_second);
-    // The more informative limits come first: a later one replaces them only if it is clearly slower.
-    let slower = |a: (Picoseconds, Limit), b: (Picoseconds, Limit)| {
-        if b.0.beyond(a.0) > Picoseconds(a.0.0 / 100) { b } else { a }
-    };
-    let (_, limit) = slower(slower((by_links, side), (serial, Limit::Serial)), (by_cut, Limit::Cut));
-    let transfer = by_links.max(serial).max(by_cut);
-    let message = part_of(bytes, candidate.message_part);
-    let inside = candidate.hop_inside.of(message).times(work.hops_inside);
-    let across = candidate.hop_across.of(message).times(work.hops_across);
-    let path = match candidate.path_per_hop.filter(|_| is_tiled) {
-        Some(part) => Picoseconds(part_of(transfer.0, part)).times(hops),
-        // The way of one chunk, without other data on the links.
-        None => {
-            over(message, candidate.inside_bytes_per_second).times(work.hops_inside)
-                + over(message, candidate.across_bytes_per_second).times(work.hops_across)
-        }
-    };
-    let piped = Pipeline { hops, latency: inside + across, transfer, path };
-    let (fill, tiles) = match is_tiled {
-        true => piped.by_tiles(),
-        false => (piped.by_steps(candidate.fill, bytes, placement.fill_bytes()), 1),
-    };
-    let hidden = if along_a_ring && !is_tiled {
-        transfer.beyond(piped.path).min(piped.latency + fill)
-    } else {
-        Picoseconds(0)
-    };
-    let launch = candidate.launch;
-    let messages = candidate.message_across.times(candidate.messages_across).beyond(inside + across);
-    Prediction { work, launch, inside, across, messages, transfer, fill, hidden, tiles, limit }
-}
-
-/// The most tiles of a call.
-const TILES_MAX: u64 = 64;
-
-/// A call whose data flows through its ranks.
-struct Pipeline {
-    hops: u64,
-    latency: Picoseconds,
-    transfer: Picoseconds,
-    path: Picoseconds,
-}
-
-impl Pipeline {
-    /// Whole buffers pass from rank to rank: tiles of them, as many as take a quarter of a hop each, follow each other.
-    fn by_tiles(&self) -> (Picoseconds, u32) {
-        let beyond = self.path.beyond(self.transfer);
-        let least = (self.latency.0 / self.hops.max(1) / 4).max(1);
-        let tiles = (self.transfer.0 / least).clamp(1, TILES_MAX);
-        // Without rounding, so that longer calls never take less time.
-        let part = u128::from(beyond.0) * u128::from(least) / u128::from(self.transfer.0.max(1));
-        let fill = part.clamp(u128::from(beyond.0 / TILES_MAX), beyond.0.into());
-        (Picoseconds::clamp(fill), tiles as u32)
-    }
-
-    /// Each step moves another part: with steps of optimal length, the square root of latency times transfer, of which a part is hidden.
-    /// Steps grow no further than `fill_bytes`.
-    fn by_steps(&self, part: u64, bytes: u64, fill_bytes: u64) -> Picoseconds {
-        let growth = u128::from(fill_bytes.min(bytes)) * u128::from(ONE) / u128::from(bytes.max(1));
-        let product = u128::from(self.latency.0) * u128::from(self.transfer.0) / u128::from(ONE);
-        Picoseconds(part_of(Picoseconds::clamp((product * growth).isqrt()).0, part))
-    }
+    Some(candidate.form(placement, work, bytes).predict())
 }
 
 /// The time of `bytes` at a rate, rounded up; zero without a rate.
@@ -204,6 +83,16 @@ pub(crate) fn over(bytes: u64, bytes_per_second: Option<u64>) -> Picoseconds {
 
 impl Picoseconds {
     const PER_SECOND: u128 = 1_000_000_000_000;
+
+    /// The nearest to a number of microseconds.
+    pub fn from_us(us: f64) -> Self {
+        Self((us * 1e6).round() as u64)
+    }
+
+    /// In microseconds.
+    pub fn us(self) -> f64 {
+        self.0 as f64 / 1e6
+    }
 
     fn clamp(picoseconds: u128) -> Self {
         Self(u64::try_from(picoseconds).unwrap_or(u64::MAX))

@@ -78,7 +78,7 @@ fn execute(constants: &Constants, rows: &[Row], group: &[usize]) -> Vec<Result<f
     let done: Vec<Result<f64, ExecuteError>> = runner
         .execute_each(&calls)
         .into_iter()
-        .map(|done| done.map(|execution| execution.time.0 as f64 / 1e6))
+        .map(|done| done.map(|execution| execution.time.us()))
         .collect();
     places.into_iter().map(|place| done[place].clone()).collect()
 }

@@ -97,12 +97,12 @@ impl Place {
                 let (setup, fabric) = on.as_ref();
                 let runner = Runner::on(constants, setup.clone(), fabric.clone());
                 let done = runner.execute_each(calls).into_iter();
-                done.map(|done| done.map_or(f64::NAN, |execution| execution.time.0 as f64 / 1e6)).collect()
+                done.map(|done| done.map_or(f64::NAN, |execution| execution.time.us())).collect()
             }
             Self::Cores(hosts) => {
                 let time = |(operation, bytes): &(Operation, u64)| {
                     let call = host::execute(constants, hosts, *operation, *bytes);
-                    call.map_or(f64::NAN, |call| call.time.0 as f64 / 1e6)
+                    call.map_or(f64::NAN, |call| call.time.us())
                 };
                 calls.iter().map(time).collect()
             }

@@ -26,7 +26,7 @@ fn a_ring_takes_the_time_of_its_hops_and_bytes() {
     let outcome = simulate("hgx-h100", Algorithm::Ring, Collective::AllReduce, true);
     // 14 steps of an eighth over 18 links of 25 GB/s, a hop of a microsecond each.
     let expected_us = 5.0 + 14.0 + 14.0 / 8.0 * BYTES as f64 / 450_000.0;
-    let time_us = outcome.time.0 as f64 / 1e6;
+    let time_us = outcome.time.us();
     assert!((time_us / expected_us - 1.0).abs() < 0.01, "{time_us} us, expected {expected_us} us");
     let busiest =
         outcome.resources.iter().map(|resource| resource.moved / resource.capacity).fold(0.0, f64::max);

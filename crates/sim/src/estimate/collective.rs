@@ -1,25 +1,26 @@
 //! Rings, trees, NVLS and reductions in the network.
 
-use super::{Case, Estimate, FillTerm, Over, View};
+use weftlink_plan::Work;
+use weftlink_plan::cost::{Flow, Form};
+
+use super::{Case, Over, Side, Through, View, whole};
 use crate::constants::Name;
 use crate::gpu::Generation;
 use crate::setup::{LibraryAlgorithm, Operation};
 
-/// Kinds of hops.
-pub(super) const INSIDE: &str = "inside an island";
-pub(super) const ACROSS: &str = "between islands";
+/// What hops of NVLS go through.
 const SWITCHES: &str = "through the NVSwitches";
 
 impl Case<'_> {
     /// Rings, one for each lane: `2(n-1)` steps for an all-reduce, `n-1` for an all-gather, a reduce-scatter or a rooted collective. A
     /// port sends as much as it receives; so do the NICs of a node, over all rings.
-    pub(super) fn ring(&self) -> Estimate {
+    pub(super) fn ring(&self) -> (Form, Through) {
         let machine = self.machine;
         let ranks = machine.ranks;
         let rounds = if self.operation == Operation::AllReduce { 2.0 } else { 1.0 };
-        let rooted = matches!(self.operation, Operation::Broadcast | Operation::Reduce);
+        let rooted = self.is_rooted();
         let steps = rounds * (ranks - 1.0);
-        let across = match (machine.islands, rooted || self.view == View::Tuner) {
+        let hops_across = match (machine.islands, rooted || self.view == View::Tuner) {
             (1, _) => 0.0,
             // Tuners use this count for all collectives.
             (islands, true) => rounds * f64::from(islands - 1),
@@ -28,31 +29,38 @@ impl Case<'_> {
         };
         let (message, moved) =
             if rooted { (self.bytes, self.bytes) } else { (self.bytes / ranks, steps * self.bytes / ranks) };
-        let hop_inside = self.step_inside(message, LibraryAlgorithm::Ring);
-        let mut estimate = self.launch();
-        let hops = [(INSIDE, steps - across, hop_inside), (ACROSS, across, self.hop_across(message))];
-        Self::set_hops(&mut estimate, &hops);
-        let moved = moved * self.wire_fraction(LibraryAlgorithm::Ring);
-        let port = self.ring_port();
+        let on_the_wire = self.wire_fraction(LibraryAlgorithm::Ring);
+        let is_alone = machine.island <= 1.0 && machine.islands > 1;
+        let inside = Side {
+            hops: steps - hops_across,
+            hop_us: self.step_inside(message, LibraryAlgorithm::Ring),
+            bytes: if is_alone { 0.0 } else { moved * on_the_wire },
+            gbytes_per_second: self.ring_port(),
+        };
         if machine.islands == 1 {
-            Self::set_wire(&mut estimate, moved, port, Over::Port);
-            return self.with_fill(estimate, self.constant(Name::Fill));
+            let form = self.form_of(inside, Side::default(), self.constant(Name::Fill));
+            return (form, Through::default());
         }
-        let nics = self.nics(machine.lanes);
-        let slowest = if machine.island > 1.0 { port.min(nics) } else { nics };
-        let over = if slowest < nics { Over::Port } else { self.nics_or_lanes(machine.lanes) };
-        Self::set_wire(&mut estimate, moved, slowest, over);
-        estimate = self.with_fill(estimate, self.constant(Name::FillRing));
-        if !rooted && !machine.waits_across && self.view == View::Actual {
-            // While data waits for the narrowest link, other data crosses the faster links: this hides hops by the difference in step
-            // times. Tuners ignore it.
-            let inside = if machine.island > 1.0 { (steps - across) * slowest / port } else { 0.0 };
-            let hidden = estimate.wire_us * (1.0 - (inside + across * slowest / nics) / steps);
-            estimate.working.hidden_us = hidden.min(estimate.hops_us + estimate.fill_us);
-            estimate.hops_us = (estimate.hops_us + estimate.fill_us - hidden).max(0.0);
-            estimate.fill_us = 0.0;
-        }
-        estimate
+        let across = Side {
+            hops: hops_across,
+            hop_us: self.hop_across(message),
+            bytes: moved * on_the_wire,
+            gbytes_per_second: self.nics(machine.lanes),
+        };
+        // While data waits for the narrowest link, other data crosses the faster links. Tuners ignore that this hides hops.
+        let hides = !rooted && !machine.waits_across && self.view == View::Actual;
+        let form = Form {
+            message: whole(message * on_the_wire),
+            flow: if hides { Flow::Ring } else { Flow::Steps },
+            ..self.form_of(inside, across, self.constant(Name::FillRing))
+        };
+        (form, self.through_lanes())
+    }
+
+    /// Bytes through ports, and through NICs or the lanes that feed them.
+    pub(super) fn through_lanes(&self) -> Through {
+        let bytes = [Over::Port, self.nics_or_lanes(self.machine.lanes)];
+        Through { bytes, ..Through::default() }
     }
 
     /// GB/s of a GPU's port that rings use. Rooted collectives send data one way only; rings that leave the island divide its links
@@ -69,30 +77,30 @@ impl Case<'_> {
 
     /// Two trees over the nodes, up and down, with chains inside. A GPU in a chain forwards all data twice. Between two nodes all data
     /// crosses once each way; between more nodes twice, since a node has two children in one tree and is a child in the other.
-    pub(super) fn tree(&self) -> Estimate {
+    pub(super) fn tree(&self) -> (Form, Through) {
         let machine = self.machine;
-        let message = self.bytes;
-        let mut estimate = self.launch();
-        let inside = 2.0 * (machine.island - 1.0);
-        let across = 2.0 * machine.levels;
-        let hops = [(INSIDE, inside, self.hop_inside(message)), (ACROSS, across, self.hop_across(message))];
-        Self::set_hops(&mut estimate, &hops);
         let bytes = self.bytes * self.wire_fraction(LibraryAlgorithm::Tree);
-        let chain = self.tree_inside();
+        let inside = Side {
+            hops: 2.0 * (machine.island - 1.0),
+            hop_us: self.hop_inside(self.bytes),
+            bytes: 2.0 * bytes,
+            gbytes_per_second: 2.0 * self.tree_inside(),
+        };
+        let through = |across| Through { bytes: [Over::Chain, across], ..Through::default() };
         if machine.islands == 1 {
-            Self::set_wire(&mut estimate, 2.0 * bytes, 2.0 * chain, Over::Chain);
-            return self.with_fill(estimate, self.constant(Name::Fill));
+            let form = self.form_of(inside, Side::default(), self.constant(Name::Fill));
+            return (form, through(Over::Nothing));
         }
-        let across = self.tree_across();
-        if chain < across {
-            Self::set_wire(&mut estimate, 2.0 * bytes, 2.0 * chain, Over::Chain);
-        } else {
-            let lane = self.tree_lane() * machine.lanes / 2.0;
-            let over = if lane <= across { Over::Lanes } else { self.nics_or_lanes(machine.lanes) };
-            let times = self.times_across();
-            Self::set_wire(&mut estimate, times * bytes, times * across, over);
-        }
-        self.with_fill(estimate, self.fill_network())
+        let lane = self.tree_lane() * machine.lanes / 2.0;
+        let over = if lane <= self.tree_across() { Over::Lanes } else { self.nics_or_lanes(machine.lanes) };
+        let times = self.times_across();
+        let across = Side {
+            hops: 2.0 * machine.levels,
+            hop_us: self.hop_across(self.bytes),
+            bytes: times * bytes,
+            gbytes_per_second: times * self.tree_across(),
+        };
+        (self.form_of(inside, across, self.fill_network()), through(over))
     }
 
     /// GB/s of a call's bytes in a chain inside a node, where a GPU forwards data up and down.
@@ -138,45 +146,58 @@ impl Case<'_> {
     }
 
     /// NVLS: the switch reduces all GPUs' data and multicasts the result; each GPU reads everything once and writes its share.
-    pub(super) fn nvls(&self) -> Estimate {
-        let mut estimate = self.launch();
-        Self::set_hops(&mut estimate, &[(SWITCHES, 1.0, self.nvls_hops())]);
-        let moved = self.bytes * (1.0 + 1.0 / self.machine.island);
-        Self::set_wire(&mut estimate, moved, self.machine.nvls, Over::Switches);
-        self.with_fill(estimate, self.constant(Name::FillNvls))
+    pub(super) fn nvls(&self) -> (Form, Through) {
+        (
+            self.form_of(self.switched(), Side::default(), self.constant(Name::FillNvls)),
+            Self::through_switches(Over::Nothing),
+        )
+    }
+
+    /// A reduction of all data by the switches.
+    fn switched(&self) -> Side {
+        Side {
+            hops: 1.0,
+            hop_us: self.nvls_hops(),
+            bytes: self.bytes * (1.0 + 1.0 / self.machine.island),
+            gbytes_per_second: self.machine.nvls,
+        }
+    }
+
+    fn through_switches(across: Over) -> Through {
+        let [_, between] = Through::default().hops;
+        Through { hops: [SWITCHES, between], bytes: [Over::Switches, across] }
     }
 
     /// NVLS for all-gather and reduce-scatter, at a ring's bandwidth.
-    pub(super) fn nvls_parts(&self) -> Estimate {
-        let mut estimate = self.ring();
-        if self.nvls_hops() < estimate.hops_us {
-            Self::set_hops(&mut estimate, &[(SWITCHES, 1.0, self.nvls_hops())]);
-            if estimate.working.hidden_us > 0.0 {
-                (estimate.working.hidden_us, estimate.working.fill) = (0.0, FillTerm::Nothing);
-            }
+    pub(super) fn nvls_parts(&self) -> (Form, Through) {
+        let (ring, through) = self.ring();
+        let switched = self.form_of(self.switched(), Side::default(), 0.0);
+        if switched.hop_inside >= ring.latency() {
+            return (ring, through);
         }
-        estimate
+        let work = Work { hops_inside: 1, hops_across: 0, ..ring.work };
+        let form = Form { work, hop_inside: switched.hop_inside, flow: Flow::Steps, ..ring };
+        (form, Through { hops: [SWITCHES; 2], ..through })
     }
 
     pub(crate) fn nvls_hops(&self) -> f64 {
-        self.constant(Name::NvlsUs) + self.constant(Name::NvlsPerGpuUs) * self.machine.island
+        2.0 * self.machine.hops.nvls(whole(self.machine.island) as u32).least.us()
     }
 
     /// NVLS inside, trees between islands: every GPU's share goes up and down its own tree.
-    pub(super) fn nvls_tree(&self) -> Estimate {
+    pub(super) fn nvls_tree(&self) -> (Form, Through) {
         let machine = self.machine;
-        let mut estimate = self.launch();
-        let hops = [(SWITCHES, 1.0, self.nvls_hops()), (ACROSS, 2.0 * machine.levels, self.hop_switched())];
-        Self::set_hops(&mut estimate, &hops);
-        if self.nvls_inside() < self.nvls_across() {
-            let moved = self.bytes * (1.0 + 1.0 / machine.island);
-            Self::set_wire(&mut estimate, moved, machine.nvls, Over::Switches);
-        } else if self.nvls_tree_lanes() < machine.nics / self.times_across() {
-            Self::set_wire(&mut estimate, self.bytes, self.nvls_tree_lanes(), Over::Lanes);
-        } else {
-            Self::set_wire(&mut estimate, self.bytes * self.times_across(), machine.nics, Over::Nics);
-        }
-        self.with_fill(estimate, self.constant(Name::FillNvls))
+        let times = self.times_across();
+        let across = Side {
+            hops: 2.0 * machine.levels,
+            hop_us: self.hop_switched(),
+            bytes: self.bytes * times,
+            gbytes_per_second: self.nvls_across() * times,
+        };
+        let is_in_lanes = self.nvls_tree_lanes() < machine.nics / times;
+        let over = if is_in_lanes { Over::Lanes } else { Over::Nics };
+        let form = self.form_of(self.switched(), across, self.constant(Name::FillNvls));
+        (form, Self::through_switches(over))
     }
 
     /// GB/s of a call's bytes through the NVSwitches.
@@ -203,14 +224,19 @@ impl Case<'_> {
     }
 
     /// Network switches reduce (SHARP).
-    pub(super) fn collnet(&self, share: Name) -> Estimate {
-        let mut estimate = self.launch();
-        let inside = 2.0 * (self.machine.island - 1.0).max(1.0);
-        let hops = [(INSIDE, inside, self.hop_inside(self.bytes)), (ACROSS, 2.0, self.hop_switched())];
-        Self::set_hops(&mut estimate, &hops);
-        let nics = self.machine.nics * self.collnet_share(share);
-        Self::set_wire(&mut estimate, self.bytes, nics, Over::Nics);
-        self.with_fill(estimate, self.fill_network())
+    pub(super) fn collnet(&self, share: Name) -> (Form, Through) {
+        let inside = Side {
+            hops: 2.0 * (self.machine.island - 1.0).max(1.0),
+            hop_us: self.hop_inside(self.bytes),
+            ..Side::default()
+        };
+        let across = Side {
+            hops: 2.0,
+            hop_us: self.hop_switched(),
+            bytes: self.bytes,
+            gbytes_per_second: self.machine.nics * self.collnet_share(share),
+        };
+        (self.form_of(inside, across, self.fill_network()), Through::default())
     }
 
     /// Fraction of the NICs' bandwidth that reductions in the network get.

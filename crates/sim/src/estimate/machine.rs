@@ -1,12 +1,14 @@
 //! A setup as the closed form sees it: islands, ports and NICs with their achievable rates.
 
-use weftlink_plan::cost::HOSTS_OF_16_CORES;
+use weftlink_fabric::LinkKind;
+use weftlink_plan::cost::{Carried, Hops, Surroundings, host_memory_gbytes_per_second};
 
 use crate::constants::{Constants, Name};
-use crate::gpu::{Generation, Gpu};
+use crate::gpu::Generation;
 use crate::setup::{Intra, Launch, Library, Network, Setup};
 use crate::tuner::{supports_ll128, uses_pxn};
 use crate::what_if::CpuVendor;
+use crate::wiring::gpu_links;
 
 /// Islands of GPUs and the links between them. Bandwidths are in GB/s.
 #[derive(Clone, Debug)]
@@ -59,10 +61,8 @@ pub struct Machine {
     pub nic_count: f64,
     /// Lanes between islands.
     pub lanes: f64,
-    /// Latency of a hop between islands with LL.
-    pub hop_across_us: f64,
-    /// Latency of a hop between islands with Simple.
-    pub hop_across_simple_us: f64,
+    /// Launches and hops.
+    pub hops: Hops,
     /// Whether the network is Slingshot, where longer messages need a rendezvous.
     pub slingshot: bool,
     /// Whether LL is slow between islands: every message is copied or needs a rendezvous.
@@ -94,7 +94,8 @@ impl Machine {
         };
         let nodes_of_island = if is_rack { island / f64::from(setup.gpus_per_node) } else { 1.0 };
         let generation = setup.gpu.generation();
-        let (port, port_one_way) = ports(constants, setup);
+        let links = Links::of(constants, setup);
+        let (port, port_one_way) = links.ports();
         let nic_count = f64::from(setup.nics_per_node) * nodes_of_island;
         let channels = f64::from(setup.what_if.channels_max.unwrap_or(u32::MAX).max(1));
         let lanes = nic_count.clamp(2.0, island.max(2.0)).min(channels);
@@ -125,27 +126,23 @@ impl Machine {
             port_one_way,
             // Messages are not reduced on the way, so both directions of a slot get almost the full rate.
             port_messages: port_one_way.min(1.5 * port),
-            port_across: if setup.intra == Intra::Xgmi { link(constants, setup) * lanes } else { port },
+            port_across: if setup.intra == Intra::Xgmi { links.of_gpu() * lanes / 7.0 } else { port },
             nvls,
-            nics: nics(constants, setup) * nodes_of_island,
+            nics: links.nics() * nodes_of_island,
             nics_line: nic_count * setup.nic_gbits_per_second / 8.0,
-            cables_part: match setup.network {
-                Network::Slingshot => constants[Name::NetworkSlingshot],
-                _ => constants[Name::NetworkRdma],
-            },
+            cables_part: links.cables_part(),
             port_line: setup.port_line_gbytes_per_second()
                 * if setup.intra == Intra::Xgmi { xgmi_links(setup) / 7.0 } else { 1.0 },
             slot_line: x16_gbytes_per_second(setup.pcie_generation) * setup.slot_share,
-            bridge: (setup.intra == Intra::NvLinkBridge && setup.gpus_per_node > 2)
-                .then(|| nvlink_part(constants, setup.gpu) * setup.port_line_gbytes_per_second()),
+            bridge: crosses_pcie(setup).then(|| links.of_gpu()),
             nic_count,
             lanes,
-            hop_across_us: hop_across(constants, setup),
-            hop_across_simple_us: match setup.network {
-                Network::Slingshot => constants[Name::HopSlingshotSimpleUs] + staged(constants, setup),
-                Network::Tcp => constants[Name::HopTcpSimpleUs],
-                _ => constants[Name::HopNetworkSimple] * hop_across(constants, setup),
-            },
+            hops: Hops::new(
+                constants,
+                Some(setup.network_kind()),
+                generation < Generation::Hopper,
+                staged_us(constants, setup),
+            ),
             slingshot: setup.network == Network::Slingshot,
             slow_ll: matches!(
                 setup.network,
@@ -161,19 +158,9 @@ impl Machine {
     }
 }
 
-/// Rate of one xGMI link of a full mesh.
-fn link(constants: &Constants, setup: &Setup) -> f64 {
-    constants[Name::Xgmi] * setup.port_line_gbytes_per_second() / 7.0
-}
-
 /// xGMI links of a GPU to others that are there.
 fn xgmi_links(setup: &Setup) -> f64 {
     f64::from(setup.gpus_per_node.saturating_sub(1).clamp(1, 7))
-}
-
-/// Memory bandwidth of a GPU host, reads and writes together.
-fn host_memory(constants: &Constants) -> f64 {
-    HOSTS_OF_16_CORES * constants[Name::HostMemoryGBps]
 }
 
 /// Line rate of 16 lanes of PCIe each way.
@@ -193,121 +180,114 @@ pub(crate) fn slot_line(setup: &Setup) -> f64 {
     (line - setup.what_if.storage_gbytes_per_second).max(line / 4.0)
 }
 
-/// Rate of a GPU's port, limited by the number of channels: both directions busy, and one.
-fn ports(constants: &Constants, setup: &Setup) -> (f64, f64) {
-    let (both, one_way) = wired_ports(constants, setup);
-    let Some(channels) = setup.what_if.channels_max else { return (both, one_way) };
-    let lane = match setup.gpu.generation() {
-        Generation::Pascal | Generation::Volta | Generation::Ampere => Name::MessageLaneAmpereGBps,
-        Generation::Hopper | Generation::Blackwell | Generation::Instinct => Name::MessageLaneGBps,
-    };
-    let filled = f64::from(channels.max(1)) * constants[lane];
-    (both.min(filled), one_way.min(filled))
+/// The rates that collectives get of a setup's links, in GB/s.
+struct Links<'s> {
+    constants: &'s Constants,
+    setup: &'s Setup,
+    carried: Carried,
 }
 
-/// Fraction of the line rate of NVLinks that collectives get.
-fn nvlink_part(constants: &Constants, gpu: Gpu) -> f64 {
-    constants[match gpu.generation() {
-        Generation::Pascal | Generation::Volta => Name::NvlinkVolta,
-        Generation::Ampere => Name::NvlinkAmpere,
-        Generation::Hopper => Name::NvlinkHopper,
-        Generation::Blackwell | Generation::Instinct => Name::NvlinkBlackwell,
-    }]
+impl<'s> Links<'s> {
+    fn of(constants: &'s Constants, setup: &'s Setup) -> Self {
+        let around = Surroundings {
+            is_mesh: setup.intra == Intra::NvLinkMesh,
+            is_over_pcie: matches!(setup.intra, Intra::PciePeers | Intra::PcieHost) || crosses_pcie(setup),
+            is_through_host: setup.intra == Intra::PcieHost,
+            is_consumer: setup.gpu.is_consumer(),
+            gpus_per_host: setup.gpus_per_node,
+            nics_per_host: setup.nics_per_node,
+            is_roce: setup.network == Network::Roce,
+        };
+        Self { constants, setup, carried: Carried::new(constants, &around) }
+    }
+
+    /// The part of a line rate that a collective gets.
+    fn part_of(&self, kind: LinkKind, one_way: bool, gbytes_per_second: f64) -> f64 {
+        let line = (gbytes_per_second * 1e9).round() as u64;
+        self.carried.rate(kind, false, one_way, line) as f64 / 1e9
+    }
+
+    /// All links of a GPU to others.
+    fn of_gpu(&self) -> f64 {
+        let (link, _) = gpu_links(self.setup.gpu);
+        self.part_of(link.kind, false, self.setup.port_line_gbytes_per_second())
+    }
+
+    /// A GPU's slot, with data in both directions or in one.
+    fn slot(&self, one_way: bool) -> f64 {
+        let kind = LinkKind::Pcie { generation: self.setup.pcie_generation.clamp(1, 6) as u8, width: 16 };
+        self.part_of(kind, one_way, slot_line(self.setup))
+    }
+
+    /// A GPU's port, limited by the number of channels: both directions busy, and one.
+    fn ports(&self) -> (f64, f64) {
+        let (both, one_way) = self.wired_ports();
+        let Some(channels) = self.setup.what_if.channels_max else { return (both, one_way) };
+        let lane = match self.setup.gpu.generation() {
+            Generation::Pascal | Generation::Volta | Generation::Ampere => Name::MessageLaneAmpereGBps,
+            Generation::Hopper | Generation::Blackwell | Generation::Instinct => Name::MessageLaneGBps,
+        };
+        let filled = f64::from(channels.max(1)) * self.constants[lane];
+        (both.min(filled), one_way.min(filled))
+    }
+
+    /// A GPU's port by its wiring.
+    fn wired_ports(&self) -> (f64, f64) {
+        let same = |rate: f64| (rate, rate);
+        match self.setup.intra {
+            // A pair has lanes to one neighbour only, which do not fill the fastest ports.
+            Intra::NvSwitch | Intra::Nvl72 if self.setup.ranks() == 2 => {
+                let lanes = self.constants[Name::LanesInside] * self.constants[Name::MessageLaneGBps];
+                same(lanes.min(self.of_gpu()))
+            }
+            Intra::PciePeers | Intra::PcieHost => (self.slot(false), self.slot(true)),
+            Intra::NvLinkBridge if crosses_pcie(self.setup) => (self.slot(false), self.slot(true)),
+            Intra::NvSwitch | Intra::Nvl72 | Intra::CubeMesh | Intra::NvLinkMesh | Intra::NvLinkBridge => {
+                same(self.of_gpu())
+            }
+            Intra::Xgmi => same(self.of_gpu() * xgmi_links(self.setup) / 7.0),
+            Intra::None => same(f64::INFINITY),
+        }
+    }
+
+    /// All NICs of a node.
+    fn nics(&self) -> f64 {
+        let Self { constants, setup, .. } = self;
+        if setup.network == Network::None {
+            return f64::INFINITY;
+        }
+        let nic = self.part_of(setup.nic_kind(), false, setup.nic_gbits_per_second / 8.0);
+        let mut all = nic * f64::from(setup.nics_per_node);
+        let slots = slot_line(setup) * f64::from(setup.gpus_per_node);
+        if (setup.gpu.is_card() || setup.what_if.no_gpudirect) && setup.network != Network::Tcp {
+            all = all.min(slots * constants[Name::PcieHostBothWays]);
+        }
+        if setup.what_if.no_gpudirect {
+            // Outgoing and incoming data pass through memory twice each.
+            all = all.min(host_memory_gbytes_per_second(constants) / 4.0);
+        }
+        if setup.what_if.storage_gbytes_per_second > 0.0 {
+            all = all.min(slots * constants[Name::Copy]);
+        }
+        all
+    }
+
+    /// The part of their line rate that cables between switches carry.
+    fn cables_part(&self) -> f64 {
+        const LINE: u64 = 1_000_000_000_000;
+        self.carried.rate(self.setup.nic_kind(), true, false, LINE) as f64 / LINE as f64
+    }
 }
 
-/// Rate of a GPU's port by its wiring: both directions busy, and one.
-fn wired_ports(constants: &Constants, setup: &Setup) -> (f64, f64) {
-    let slot = slot_line(setup);
-    let same = |rate: f64| (rate, rate);
-    let part = nvlink_part(constants, setup.gpu);
-    // Data centre cards are on two sockets, whose link limits them; before PCIe 4 it carried as much as a slot, but in both
-    // directions together.
-    let peers_both = if setup.gpu.is_consumer() {
-        let peers = constants[Name::PciePeersConsumer] * slot;
-        (peers * constants[Name::PciePeersBothWays], peers)
-    } else if setup.pcie_generation <= 3 {
-        let peers = constants[Name::PcieHost] * slot;
-        (peers / 2.0, peers)
-    } else {
-        let peers = constants[Name::PciePeers] * slot;
-        (peers * constants[Name::PciePeersBothWays], peers)
-    };
-    match setup.intra {
-        // A pair has lanes to one neighbour only, which do not fill the fastest ports.
-        Intra::NvSwitch | Intra::Nvl72 if setup.ranks() == 2 => {
-            let lanes = constants[Name::LanesInside] * constants[Name::MessageLaneGBps];
-            same(lanes.min(part * setup.port_line_gbytes_per_second()))
-        }
-        Intra::NvSwitch | Intra::CubeMesh | Intra::Nvl72 => same(part * setup.port_line_gbytes_per_second()),
-        Intra::NvLinkMesh => same(part * constants[Name::NvlinkMesh] * setup.port_line_gbytes_per_second()),
-        // With more than a pair, rings cross PCIe.
-        Intra::NvLinkBridge if setup.gpus_per_node > 2 => peers_both,
-        Intra::NvLinkBridge => same(part * setup.port_line_gbytes_per_second()),
-        Intra::Xgmi => same(link(constants, setup) * xgmi_links(setup)),
-        Intra::PciePeers => peers_both,
-        Intra::PcieHost => {
-            let both = if setup.gpus_per_node > 2 { Name::PcieHostBothWays } else { Name::PcieHostPair };
-            // All data is written to memory and read back.
-            let memory = host_memory(constants) / 2.0 / f64::from(setup.gpus_per_node.max(1));
-            ((constants[both] * slot).min(memory), (constants[Name::PcieHost] * slot).min(memory))
-        }
-        Intra::None => same(f64::INFINITY),
-    }
-}
-
-/// Rate of all NICs of a node.
-fn nics(constants: &Constants, setup: &Setup) -> f64 {
-    let line = setup.nic_gbits_per_second / 8.0;
-    let nic = match setup.network {
-        Network::None => return f64::INFINITY,
-        Network::InfiniBand | Network::Roce | Network::Efa | Network::Tcpxo => {
-            line * constants[Name::NetworkRdma]
-        }
-        Network::Slingshot => line * constants[Name::NetworkSlingshot],
-        Network::Tcpx => line * constants[Name::NetworkTcpx],
-        Network::Tcp => (line * constants[Name::NetworkRdma]).min(constants[Name::TcpGBps]),
-    };
-    let mut all = nic * f64::from(setup.nics_per_node);
-    if setup.gpus_per_node > setup.nics_per_node && setup.network != Network::Tcp {
-        all *= constants[Name::NicShared];
-    }
-    if setup.network == Network::Roce && setup.gpus_per_node == 1 {
-        all *= constants[Name::RoceAlone];
-    }
-    let slots = slot_line(setup) * f64::from(setup.gpus_per_node);
-    if (setup.gpu.is_card() || setup.what_if.no_gpudirect) && setup.network != Network::Tcp {
-        all = all.min(slots * constants[Name::PcieHostBothWays]);
-    }
-    if setup.what_if.no_gpudirect {
-        // Outgoing and incoming data pass through memory twice each.
-        all = all.min(host_memory(constants) / 4.0);
-    }
-    if setup.what_if.storage_gbytes_per_second > 0.0 {
-        all = all.min(slots * constants[Name::Copy]);
-    }
-    all
+/// Whether the rings of bridged pairs cross PCIe.
+fn crosses_pcie(setup: &Setup) -> bool {
+    setup.intra == Intra::NvLinkBridge && setup.gpus_per_node > 2
 }
 
 /// Extra latency of a hop whose two ends stage data in host memory.
-fn staged(constants: &Constants, setup: &Setup) -> f64 {
+fn staged_us(constants: &Constants, setup: &Setup) -> f64 {
     let copies = setup.what_if.no_gpudirect && !matches!(setup.network, Network::None | Network::Tcp);
     if copies { 2.0 * constants[Name::HopSimpleUs] } else { 0.0 }
-}
-
-/// Latency of a hop between islands with LL.
-fn hop_across(constants: &Constants, setup: &Setup) -> f64 {
-    let hop = match setup.network {
-        Network::None => 0.0,
-        Network::InfiniBand => constants[Name::HopInfiniBandUs],
-        Network::Roce => constants[Name::HopRoceUs],
-        Network::Efa if setup.gpu.generation() >= Generation::Hopper => constants[Name::HopEfaUs],
-        Network::Efa => constants[Name::HopEfaFirstUs],
-        Network::Slingshot => constants[Name::HopSlingshotUs],
-        Network::Tcp => constants[Name::HopTcpUs],
-        Network::Tcpx => constants[Name::HopTcpxUs],
-        Network::Tcpxo => constants[Name::HopEfaUs],
-    };
-    hop + staged(constants, setup)
 }
 
 /// Rate of copies between a pair: one way, and each way with both busy.
@@ -335,13 +315,15 @@ fn copies(constants: &Constants, setup: &Setup) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::Gpu;
 
     #[test]
     fn every_gpu_has_a_port_rate_for_every_wiring() {
         let constants = Constants::shipped();
         for gpu in Gpu::all() {
             for intra in Intra::ALL {
-                let (both, one_way) = ports(&constants, &Setup::pair(gpu, *intra));
+                let setup = Setup::pair(gpu, *intra);
+                let (both, one_way) = Links::of(&constants, &setup).ports();
                 assert!(both >= 0.0 && one_way >= both, "{gpu:?} {intra:?}: {both} {one_way}");
             }
         }

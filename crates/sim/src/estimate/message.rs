@@ -1,54 +1,56 @@
 //! Messages between pairs of ranks, and copies.
 
+use weftlink_plan::cost::{Form, Picoseconds, Posting};
 use weftlink_plan::plan::Protocol;
 
-use super::collective::{ACROSS, INSIDE};
-use super::{Case, Estimate, Machine, Over};
+use super::{Case, Machine, Over, Side, Through};
 use crate::constants::Name;
 use crate::gpu::Generation;
 use crate::setup::Operation;
 
 impl Case<'_> {
     /// All-to-all: messages inside an island go through the ports, the others through the node's NICs.
-    pub(super) fn all_to_all(&self) -> Estimate {
+    pub(super) fn all_to_all(&self) -> (Form, Through) {
         let machine = self.machine;
         let (ranks, island) = (machine.ranks, machine.island);
-        let case = self.as_messages(self.bytes / ranks);
-        let mut estimate = case.launch();
-        let enqueued = machine.messages_by_thread * self.constant(Name::MessageCallUs);
-        estimate.host_us += enqueued;
         let message = self.bytes / ranks;
-        let port = machine.port * self.messages_inside();
-        Self::set_wire(&mut estimate, self.bytes * (island - 1.0) / ranks, port, Over::Port);
-        // Half a hop for each peer: messages to several peers overlap.
-        Self::set_hops(&mut estimate, &[(INSIDE, (island - 1.0).max(1.0) / 2.0, case.hop_inside(message))]);
-        if machine.launched_by_thread == 0 {
-            estimate.launch_us += enqueued;
+        let case = self.as_messages(message);
+        let inside = Side {
+            // Half a hop for each peer: messages to several peers overlap.
+            hops: (island - 1.0).max(1.0),
+            hop_us: case.hop_inside(message) / 2.0,
+            bytes: self.bytes * (island - 1.0) / ranks,
+            gbytes_per_second: machine.port * self.messages_inside(),
+        };
+        if machine.islands == 1 {
+            return (case.form_of(inside, Side::default(), self.constant(Name::Fill)), Through::default());
         }
-        if machine.islands > 1 {
-            let remote = ranks - island;
-            let hops = [
-                (ACROSS, self.constant(Name::MessageHops), case.hop_across(message)),
-                ("for the remote peers", remote * self.peer_across(), machine.hop_across_us),
-            ];
-            Self::set_hops(&mut estimate, &hops);
-            let all = machine.nics * self.constant(self.all_to_all_share());
-            // With PXN, the root of a scatter sends through the NIC of each receiver's rail.
-            let (nics, over) = match self.operation == Operation::Scatter && machine.pxn {
-                true => (all, Over::Nics),
-                false => (all / island, Over::NicsOfGpu),
-            };
-            let moved = self.bytes * remote / ranks;
-            if Self::transfer_us(moved, nics) > estimate.wire_us {
-                Self::set_wire(&mut estimate, moved, nics, over);
-            }
-            return self.with_fill(estimate, self.constant(Name::FillRing));
-        }
-        self.with_fill(estimate, self.constant(Name::Fill))
+        let remote = ranks - island;
+        let all = machine.nics * self.constant(self.all_to_all_share());
+        // With PXN, the root of a scatter sends through the NIC of each receiver's rail.
+        let (nics, over) = match self.operation == Operation::Scatter && machine.pxn {
+            true => (all, Over::Nics),
+            false => (all / island, Over::NicsOfGpu),
+        };
+        let across = Side {
+            hops: self.constant(Name::MessageHops),
+            hop_us: case.hop_across(message),
+            bytes: self.bytes * remote / ranks,
+            gbytes_per_second: nics,
+        };
+        let hop_us = machine.hops.across(Protocol::Ll).least.us();
+        let posting = Picoseconds::from_us(remote * self.peer_across() * hop_us);
+        // Hops inside are hidden behind those between islands.
+        let inside = Side { hops: 0.0, ..inside };
+        let form = Form {
+            posting: Posting::After(posting),
+            ..case.form_of(inside, across, self.constant(Name::FillRing))
+        };
+        (form, Through { bytes: [Over::Port, over], ..Through::default() })
     }
 
     /// A gather or a scatter: as an all-to-all of which only the root's part is left, in one direction.
-    pub(super) fn at_root(&self) -> Estimate {
+    pub(super) fn at_root(&self) -> (Form, Through) {
         let one_way = Machine { port: self.machine.port_one_way, ..self.machine.clone() };
         Case { machine: &one_way, ..*self }.all_to_all()
     }
@@ -64,29 +66,32 @@ impl Case<'_> {
     }
 
     /// A message to the next rank: only the last rank of each node uses the network, and one message has few lanes.
-    pub(super) fn send_receive(&self) -> Estimate {
+    pub(super) fn send_receive(&self) -> (Form, Through) {
         let machine = self.machine;
         let case = self.as_messages(self.bytes);
-        let mut estimate = case.launch();
-        Self::set_hops(&mut estimate, &[(INSIDE, 1.0, case.hop_inside(self.bytes))]);
         let port = machine.port_messages * self.messages_inside();
-        let inside = self.message_carries(false).min(port);
-        let over_inside = if inside < port { Over::Lanes } else { Over::Port };
+        let inside = Side {
+            hops: 1.0,
+            hop_us: case.hop_inside(self.bytes),
+            bytes: self.bytes,
+            gbytes_per_second: self.message_carries(false).min(port),
+        };
+        let over = |lanes: f64, links: f64, over: Over| if lanes < links { Over::Lanes } else { over };
+        let over_inside = over(self.message_carries(false), port, Over::Port);
         if machine.islands == 1 {
-            Self::set_wire(&mut estimate, self.bytes, inside, over_inside);
-            return self.with_fill(estimate, self.constant(Name::Fill));
+            let form = case.form_of(inside, Side::default(), self.constant(Name::Fill));
+            return (form, Through { bytes: [over_inside, Over::Nothing], ..Through::default() });
         }
         let nic = machine.nics / machine.lanes.min(machine.island);
-        let hops = [(ACROSS, self.constant(Name::MessageHops), case.hop_across(self.bytes))];
-        Self::set_hops(&mut estimate, &hops);
-        let lanes = self.message_carries(true);
-        let (rate, over) = match nic.min(lanes) {
-            across if inside < across => (inside, over_inside),
-            across if lanes < nic => (across, Over::Lanes),
-            across => (across, Over::NicsOfGpu),
+        let across = Side {
+            hops: self.constant(Name::MessageHops),
+            hop_us: case.hop_across(self.bytes),
+            bytes: self.bytes,
+            gbytes_per_second: self.message_carries(true).min(nic),
         };
-        Self::set_wire(&mut estimate, self.bytes, rate, over);
-        self.with_fill(estimate, self.constant(Name::FillRing))
+        let over_across = over(self.message_carries(true), nic, Over::NicsOfGpu);
+        let form = case.form_of(Side { hops: 0.0, ..inside }, across, self.constant(Name::FillRing));
+        (form, Through { bytes: [over_inside, over_across], ..Through::default() })
     }
 
     /// GB/s of the lanes of one message.
@@ -127,13 +132,10 @@ impl Case<'_> {
     }
 
     /// A copy by copy engines; for both directions the bandwidth is their sum.
-    pub(super) fn copy(&self) -> Estimate {
+    pub(super) fn copy(&self) -> (Form, Through) {
         let (one_way, each_way) = self.machine.copies;
         let rate = if self.operation == Operation::CopyBothWays { 2.0 * each_way } else { one_way };
-        Estimate {
-            launch_us: self.constant(Name::LaunchUs),
-            wire_us: Self::transfer_us(self.bytes, rate),
-            ..self.zero()
-        }
+        let inside = Side { bytes: self.bytes, gbytes_per_second: rate, ..Side::default() };
+        (self.form_of(inside, Side::default(), 0.0), Through::default())
     }
 }

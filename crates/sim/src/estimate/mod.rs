@@ -1,8 +1,8 @@
-//! A closed form for the cost of a library's algorithm on a machine: libraries choose by it, and it approximates an executed plan.
+//! The closed form of a library's call on a machine: libraries choose by it, and a run refines it.
 //!
-//! The terms are those of an executed plan: a launch; hops on the longest path, each with the latency of its link and protocol; bytes
-//! through the narrowest resource (a GPU's port, a slot, a node's NICs, lanes); and the time to fill the pipeline, which with steps of
-//! optimal length is proportional to the square root of latency times transfer.
+//! The form is that of [`Form`]: a launch, hops, bytes through the narrowest resource, and the time to fill the pipeline. Here are the hops,
+//! bytes and rates of the libraries' algorithms, which are those of an executed plan as their tuners see them: a GPU's port, a slot, a
+//! node's NICs, lanes.
 
 mod collective;
 mod later;
@@ -11,11 +11,13 @@ mod message;
 mod parts;
 mod working;
 
+use weftlink_plan::Work;
+use weftlink_plan::cost::{Form, Picoseconds, Prediction, millionths};
 use weftlink_plan::plan::Protocol;
 
 pub use machine::Machine;
 pub(crate) use machine::{slot_line, x16_gbytes_per_second};
-pub use working::{FillTerm, HopTerm, Over, WireTerm, Working};
+pub use working::{FillTerm, HopTerm, Over, Through, WireTerm, Working};
 
 use crate::constants::{Constants, Name};
 use crate::setup::{LibraryAlgorithm, Operation};
@@ -65,6 +67,22 @@ impl Default for Estimate {
 }
 
 impl Estimate {
+    /// The terms of a closed form, without time of the host.
+    pub(crate) fn of(form: &Form, cost: &Prediction, through: Through) -> Self {
+        // What is hidden may include the fill.
+        let is_hidden = cost.hidden > Picoseconds(0);
+        let hideable = if is_hidden { cost.fill } else { Picoseconds(0) };
+        let latency = cost.inside + cost.across + cost.messages;
+        Self {
+            working: Working::of(form, cost, through),
+            launch_us: cost.launch.us(),
+            hops_us: (latency + hideable).beyond(cost.hidden).us(),
+            wire_us: cost.transfer.us(),
+            fill_us: if is_hidden { 0.0 } else { cost.fill.us() },
+            ..Self::default()
+        }
+    }
+
     /// From the start of the first kernel to the end of the last.
     pub fn device_us(&self) -> f64 {
         self.launch_us + self.hops_us + self.wire_us + self.fill_us
@@ -93,28 +111,40 @@ pub fn estimate(
     protocol: Protocol,
 ) -> Option<Estimate> {
     let case = Case { constants, machine, view, operation, bytes, protocol };
-    use LibraryAlgorithm as A;
-    use Operation as O;
-    match (operation, algorithm) {
-        (O::CopyOneWay | O::CopyBothWays, _) => Some(case.copy()),
-        (O::AllToAll, A::Direct) => Some(case.all_to_all()),
-        (O::SendReceive, A::Direct) => Some(case.send_receive()),
-        (O::Gather | O::Scatter, A::Direct) => Some(case.at_root()),
-        (O::AllToAll | O::SendReceive | O::Gather | O::Scatter, _) => None,
-        (O::Scan | O::ExclusiveScan | O::Neighbours | O::Barrier, _) => None,
-        (_, A::Ring) => Some(case.ring()),
-        (O::AllReduce, A::Tree) => Some(case.tree()),
-        (O::AllReduce, A::Nvls) if machine.islands == 1 => Some(case.nvls()),
-        (O::AllReduce, A::NvlsTree | A::Nvls) => Some(case.nvls_tree()),
-        (O::AllGather | O::ReduceScatter, A::Nvls) => Some(case.nvls_parts()),
-        (O::AllGather | O::ReduceScatter, A::Pat) if machine.island == 1.0 => Some(case.pat()),
-        (O::AllReduce | O::AllGather | O::ReduceScatter, A::Symmetric) if machine.islands == 1 => {
-            Some(case.symmetric())
-        }
-        (O::AllReduce, A::CollnetDirect) => Some(case.collnet(Name::CollnetDirect)),
-        (O::AllReduce, A::CollnetChain) => Some(case.collnet(Name::CollnetChain)),
-        _ => None,
+    let (form, through) = case.form(algorithm)?;
+    let (host_us, host_norm) = (case.host_us(), constants[Name::HostNorm]);
+    Some(Estimate { host_us, host_norm, ..Estimate::of(&form, &form.predict(), through) })
+}
+
+/// The hops and bytes of a call inside islands, or between them.
+#[derive(Clone, Copy, Default)]
+struct Side {
+    /// Hops on the longest path.
+    hops: f64,
+    /// The latency of each.
+    hop_us: f64,
+    /// Bytes through the narrowest resource.
+    bytes: f64,
+    /// Its rate.
+    gbytes_per_second: f64,
+}
+
+impl Side {
+    /// A whole number of hops that take as long.
+    fn whole_hops(&self) -> (u64, Picoseconds) {
+        let hops = self.hops.ceil().max(1.0);
+        (whole(self.hops.ceil()), Picoseconds::from_us(self.hop_us * self.hops / hops))
     }
+
+    /// The rate; nothing if nothing limits it.
+    fn bytes_per_second(&self) -> Option<u64> {
+        self.gbytes_per_second.is_finite().then(|| whole(self.gbytes_per_second * 1e9).max(1))
+    }
+}
+
+/// The nearest whole number.
+fn whole(count: f64) -> u64 {
+    count.round() as u64
 }
 
 /// A call to estimate.
@@ -133,19 +163,53 @@ impl Case<'_> {
         self.constants[name]
     }
 
-    /// Sets the time of hops on the longest path: number and latency of each kind.
-    fn set_hops(estimate: &mut Estimate, hops: &[(&'static str, f64, f64)]) {
-        estimate.working.hops = Default::default();
-        for (term, (what, count, each_us)) in estimate.working.hops.iter_mut().zip(hops) {
-            *term = HopTerm { what, count: *count, each_us: *each_us };
+    /// The closed form with an algorithm, and what its hops and bytes go through; `None` if the algorithm cannot do the operation.
+    fn form(&self, algorithm: LibraryAlgorithm) -> Option<(Form, Through)> {
+        use LibraryAlgorithm as A;
+        use Operation as O;
+        match (self.operation, algorithm) {
+            (O::CopyOneWay | O::CopyBothWays, _) => Some(self.copy()),
+            (O::AllToAll, A::Direct) => Some(self.all_to_all()),
+            (O::SendReceive, A::Direct) => Some(self.send_receive()),
+            (O::Gather | O::Scatter, A::Direct) => Some(self.at_root()),
+            (O::AllToAll | O::SendReceive | O::Gather | O::Scatter, _) => None,
+            (O::Scan | O::ExclusiveScan | O::Neighbours | O::Barrier, _) => None,
+            (_, A::Ring) => Some(self.ring()),
+            (O::AllReduce, A::Tree) => Some(self.tree()),
+            (O::AllReduce, A::Nvls) if self.machine.islands == 1 => Some(self.nvls()),
+            (O::AllReduce, A::NvlsTree | A::Nvls) => Some(self.nvls_tree()),
+            (O::AllGather | O::ReduceScatter, A::Nvls) => Some(self.nvls_parts()),
+            (O::AllGather | O::ReduceScatter, A::Pat) if self.machine.island == 1.0 => Some(self.pat()),
+            (O::AllReduce | O::AllGather | O::ReduceScatter, A::Symmetric) if self.machine.islands == 1 => {
+                Some(self.symmetric())
+            }
+            (O::AllReduce, A::CollnetDirect) => Some(self.collnet(Name::CollnetDirect)),
+            (O::AllReduce, A::CollnetChain) => Some(self.collnet(Name::CollnetChain)),
+            _ => None,
         }
-        estimate.hops_us = hops.iter().map(|(_, count, each_us)| count * each_us).sum();
     }
 
-    /// Sets the time of bytes through a resource.
-    fn set_wire(estimate: &mut Estimate, bytes: f64, gbytes_per_second: f64, over: Over) {
-        estimate.working.wire = WireTerm { bytes, gbytes_per_second, over };
-        estimate.wire_us = Self::transfer_us(bytes, gbytes_per_second);
+    /// The closed form of hops and bytes inside islands and between them, with this part of the fill.
+    fn form_of(&self, inside: Side, across: Side, fill: f64) -> Form {
+        let [(hops_inside, hop_inside), (hops_across, hop_across)] =
+            [inside.whole_hops(), across.whole_hops()];
+        Form {
+            bytes: whole(self.bytes),
+            work: Work {
+                hops_inside,
+                hops_across,
+                rank_bytes: whole(inside.bytes),
+                island_bytes: whole(across.bytes),
+            },
+            launch: Picoseconds::from_us(self.launch_us()),
+            hop_inside,
+            hop_across,
+            inside_bytes_per_second: inside.bytes_per_second(),
+            across_bytes_per_second: across.bytes_per_second(),
+            fill: millionths(fill),
+            fill_bytes: whole(self.constant(Name::FillBytes)),
+            ..Form::default()
+        }
     }
 
     /// Whether NICs with this protocol and number of lanes are limited by the lanes.
@@ -153,45 +217,39 @@ impl Case<'_> {
         if self.lanes_carry(lanes) < self.machine.nics * self.payload() { Over::Lanes } else { Over::Nics }
     }
 
-    /// Microseconds for bytes at GB/s. Nothing takes no time, also over a link that a single rank does not have.
-    fn transfer_us(bytes: f64, gbytes_per_second: f64) -> f64 {
-        if bytes > 0.0 { bytes / gbytes_per_second / 1e3 } else { 0.0 }
-    }
-
-    /// The launch, with its host time.
-    fn launch(&self) -> Estimate {
-        let simple = self.protocol == Protocol::Simple;
-        let mut launch_us = self.constant(Name::LaunchUs);
-        if self.machine.islands > 1 {
-            if simple {
-                launch_us += self.constant(Name::LaunchNetworkSimpleUs);
-            }
-            if self.machine.rccl {
-                launch_us += self.constant(Name::LaunchRcclUs);
-            }
+    /// Starting and ending the kernel.
+    fn launch_us(&self) -> f64 {
+        if self.operation.is_copy() {
+            return self.constant(Name::LaunchUs);
         }
-        let host_us = self.machine.launched_by_thread as f64 * self.constant(Name::LaunchOneThreadUs);
-        Estimate { launch_us, host_us, ..self.zero() }
+        let is_across = self.machine.islands > 1;
+        let mut launch_us = self.machine.hops.launch(Some(self.protocol), is_across).us();
+        if is_across && self.machine.rccl {
+            launch_us += self.constant(Name::LaunchRcclUs);
+        }
+        if self.machine.launched_by_thread == 0 {
+            launch_us += self.enqueued_us();
+        }
+        launch_us
     }
 
-    /// A cost of zero.
-    fn zero(&self) -> Estimate {
-        Estimate { host_norm: self.constant(Name::HostNorm), ..Estimate::default() }
+    /// Host time to launch the call.
+    fn host_us(&self) -> f64 {
+        if self.operation.is_copy() {
+            return 0.0;
+        }
+        let launches = f64::from(self.machine.launched_by_thread);
+        launches * self.constant(Name::LaunchOneThreadUs) + self.enqueued_us()
     }
 
-    /// Adds the time to fill the pipeline: with steps of optimal length, the square root of hops times transfer, of which `fraction`
-    /// is not hidden. Steps are no longer than buffers, so the time is constant from some size on.
-    fn with_fill(&self, mut estimate: Estimate, fraction: f64) -> Estimate {
-        let (latency_us, wire_us) = (estimate.hops_us, estimate.wire_us);
-        let fill = FillTerm::Steps { fraction, latency_us, wire_us, growth: self.step_growth() };
-        (estimate.fill_us, estimate.working.fill) = (fill.us(), fill);
-        estimate
-    }
-
-    /// Position of a message between 8 bytes and a full lane, on a log scale from 0 to 1: with LL, longer messages use more threads,
-    /// which wait for each other. Beyond that, more lanes are used.
-    fn threads_part(message: f64) -> f64 {
-        (libm::log2((message / 8.0).max(1.0)) / 9.0).min(1.0)
+    /// Host time to enqueue the messages of a call to all ranks.
+    fn enqueued_us(&self) -> f64 {
+        match self.operation {
+            Operation::AllToAll | Operation::Gather | Operation::Scatter => {
+                self.machine.messages_by_thread * self.constant(Name::MessageCallUs)
+            }
+            _ => 0.0,
+        }
     }
 
     /// Number of lanes that LL uses. All-gather and reduce-scatter get few.
@@ -213,33 +271,17 @@ impl Case<'_> {
 
     /// Latency of a hop inside an island, with a message of this size.
     fn hop_inside(&self, message: f64) -> f64 {
-        match self.protocol {
-            Protocol::Ll => {
-                self.constant(Name::HopLlUs)
-                    * (1.0 + self.constant(Name::HopLlGrowth) * Self::threads_part(message))
-            }
-            // Between the two, as for hops across.
-            Protocol::Ll128 => (self.constant(Name::HopLlUs) * self.constant(Name::HopSimpleUs)).sqrt(),
-            Protocol::Simple => self.constant(Name::HopSimpleUs),
-        }
+        self.machine.hops.inside(self.protocol).of(whole(message)).us()
     }
 
     /// Latency of a hop between islands, with a message of this size.
     pub(crate) fn hop_across(&self, message: f64) -> f64 {
-        let hop = self.machine.hop_across_us;
-        let simple = match self.view {
-            View::Tuner => self.constant(Name::HopNetworkSimple) * hop,
-            View::Actual => self.machine.hop_across_simple_us,
+        let hops = match self.view {
+            View::Tuner => self.machine.hops.alike(),
+            View::Actual => self.machine.hops,
         };
-        match self.protocol {
-            Protocol::Ll => {
-                let part = (libm::log2((message / 8.0).max(1.0)) / 13.0).min(1.0);
-                let growth = 1.0 + self.constant(Name::HopNetworkGrowth) * part * part;
-                hop * growth + self.rendezvous(message)
-            }
-            Protocol::Ll128 => (hop * simple).sqrt(),
-            Protocol::Simple => simple,
-        }
+        let hop_us = hops.across(self.protocol).of(whole(message)).us();
+        if self.protocol == Protocol::Ll { hop_us + self.rendezvous(message) } else { hop_us }
     }
 
     /// Extra latency of a message that needs a rendezvous.

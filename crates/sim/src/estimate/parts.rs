@@ -10,7 +10,7 @@ use crate::tuner::network_overhead_us;
 impl Case<'_> {
     /// Latency of a hop between islands in NVLSTree and SHARP.
     pub(crate) fn hop_switched(&self) -> f64 {
-        self.machine.hop_across_us * self.constant(Name::HopNetworkNvlsTree)
+        self.machine.hops.across_switched().least.us()
     }
 
     /// Time of a step inside an island; in a ring that also crosses the network, at least the time of a proxy to post it.

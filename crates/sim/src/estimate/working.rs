@@ -1,18 +1,33 @@
 //! How the terms of an estimate come about: the numbers that multiply to each of them.
 
+use weftlink_plan::cost::{Flow, Form, Limit, Picoseconds, Prediction};
+
+/// Kinds of hops.
+pub(super) const INSIDE: &str = "inside an island";
+const ACROSS: &str = "between islands";
+
 /// The numbers behind an estimate. All are zero for calls without a closed form.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct Working {
     /// Hops by kind.
-    pub hops: [HopTerm; 3],
+    pub hops: [HopTerm; 2],
     /// The bytes through the narrowest resource.
     pub wire: WireTerm,
     /// Filling the pipeline, before anything is hidden.
     pub fill: FillTerm,
-    /// Posting messages into the network one after the other, beyond the hops.
+    /// Posting messages into the network one after the other.
     pub messages_us: f64,
     /// Hops and fill that take no time, because data waits for the narrowest link meanwhile.
     pub hidden_us: f64,
+}
+
+/// What the hops and the bytes of a closed form go through, inside islands and between them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Through {
+    /// The hops.
+    pub hops: [&'static str; 2],
+    /// The bytes.
+    pub bytes: [Over; 2],
 }
 
 /// Hops of a kind on the longest path.
@@ -86,6 +101,55 @@ pub enum FillTerm {
         /// Its time.
         time_us: f64,
     },
+}
+
+impl Default for Through {
+    /// Links of a GPU, and NICs.
+    fn default() -> Self {
+        Self { hops: [INSIDE, ACROSS], bytes: [Over::Port, Over::Nics] }
+    }
+}
+
+impl Working {
+    /// The numbers behind a prediction.
+    pub(super) fn of(form: &Form, cost: &Prediction, through: Through) -> Self {
+        let work = &cost.work;
+        let hops = |what, count: u64, time: Picoseconds| HopTerm {
+            what,
+            count: count as f64,
+            each_us: time.us() / count.max(1) as f64,
+        };
+        let (bytes, over) = match cost.limit {
+            Limit::Inside => (work.rank_bytes, through.bytes[0]),
+            Limit::Across => (work.island_bytes, through.bytes[1]),
+            Limit::Serial => (work.rank_bytes.max(work.island_bytes), Over::Serial),
+            Limit::Cut => (form.bytes, Over::Cut),
+        };
+        let wire = match cost.transfer {
+            Picoseconds(0) => WireTerm::default(),
+            time => WireTerm { bytes: bytes as f64, gbytes_per_second: bytes as f64 / time.us() / 1e3, over },
+        };
+        let fill = match form.flow {
+            _ if cost.fill == Picoseconds(0) => FillTerm::Nothing,
+            Flow::Tiles(_) => FillTerm::Tiles { tiles: cost.tiles, time_us: cost.fill.us() },
+            Flow::Steps | Flow::Phases | Flow::Ring => FillTerm::Steps {
+                fraction: form.fill as f64 / 1e6,
+                latency_us: form.latency().us(),
+                wire_us: cost.transfer.us(),
+                growth: form.step_growth(),
+            },
+        };
+        Self {
+            hops: [
+                hops(through.hops[0], work.hops_inside, cost.inside),
+                hops(through.hops[1], work.hops_across, cost.across),
+            ],
+            wire,
+            fill,
+            messages_us: cost.messages.us(),
+            hidden_us: cost.hidden.us(),
+        }
+    }
 }
 
 impl HopTerm {

@@ -5,9 +5,7 @@ use weftlink_plan::cost::{Picoseconds, Placement};
 use weftlink_plan::{Layout, Partial};
 
 use super::costs::{LibraryCosts, Ports};
-use super::{
-    ExecuteError, Execution, RANKS_WHOLE_MAX, Runner, costs, layout, picoseconds, recipe, simulated,
-};
+use super::{ExecuteError, Execution, RANKS_WHOLE_MAX, Runner, costs, layout, recipe, simulated};
 
 use crate::engine::{self, Conditions, Job, Load, Spans};
 use crate::estimate::Machine;
@@ -131,8 +129,8 @@ impl Runner<'_> {
             .collect();
         let outcomes = engine::run_traced(&jobs, &paths, conditions, spans)?;
         let done = prepared.iter().zip(outcomes).map(|(ready, outcome)| {
-            let device_us = outcome.time.0 as f64 / 1e6;
-            let time = picoseconds(ready.chosen.estimate.with_device(device_us));
+            let device_us = outcome.time.us();
+            let time = Picoseconds::from_us(ready.chosen.estimate.with_device(device_us));
             Execution {
                 chosen: ready.chosen,
                 algorithm: ready.chosen.algorithm.name(),

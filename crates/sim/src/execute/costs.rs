@@ -7,7 +7,7 @@ use weftlink_plan::cost::Picoseconds;
 use weftlink_plan::cost::lines;
 use weftlink_plan::plan::Protocol;
 
-use super::{SLOTS, picoseconds};
+use super::SLOTS;
 use crate::constants::Constants;
 use crate::engine::wires::Wire;
 use crate::engine::{CostModel, LinkLine, Sent};
@@ -186,7 +186,7 @@ impl CostModel for LibraryCosts<'_> {
             LibraryAlgorithm::NvlsTree => self.case.nvls_hops(),
             _ => 0.0,
         };
-        picoseconds(estimate.launch_us + at_once)
+        Picoseconds::from_us(estimate.launch_us + at_once)
     }
 
     fn hop(&self, wire: &Wire, protocol: Option<Protocol>, sent: Sent) -> Picoseconds {
@@ -208,8 +208,8 @@ impl CostModel for LibraryCosts<'_> {
             (Some(_), false) => self.case.step_inside(self.message(sent.bytes), self.chosen.algorithm),
         };
         let fill = if self.is_tiled() { 0.0 } else { self.case.fill_factor(self.chosen.algorithm) };
-        let time_us = sent.time.0 as f64 / 1e6;
-        picoseconds(hop_us + fill * (hop_us * time_us * self.case.step_growth()).sqrt())
+        let time_us = sent.time.us();
+        Picoseconds::from_us(hop_us + fill * (hop_us * time_us * self.case.step_growth()).sqrt())
     }
 
     fn lane(&self, wire: &Wire, _protocol: Option<Protocol>) -> f64 {

@@ -2,13 +2,13 @@
 //! in host memory.
 
 use weftlink_fabric::Paths;
-use weftlink_plan::cost::Placement;
+use weftlink_plan::cost::{Picoseconds, Placement};
 use weftlink_plan::plan::Protocol;
 use weftlink_plan::{Collective, Layout, Plan, Recipe, Verified, verify};
 
 use super::costs::{LibraryCosts, Ports};
 use super::weft::traced;
-use super::{ExecuteError, Execution, Runner, picoseconds, simulated};
+use super::{ExecuteError, Execution, Runner, simulated};
 use crate::constants::Name;
 use crate::engine::{Load, Spans};
 use crate::estimate::{Estimate, View, estimate, slot_line};
@@ -121,8 +121,8 @@ impl Runner<'_> {
         let chunk = bytes as f64 / f64::from(chunks.input.max(chunks.output).max(1));
         let tiles = (chunk / TILE_BYTES).ceil().clamp(1.0, TILES_MAX) as u32;
         let outcome = traced((&plan, None), paths, Load { bytes: bytes.max(1), tiles }, &costs, spans)?;
-        let device_us = outcome.time.0 as f64 / 1e6;
-        let time = picoseconds(launched.with_device(device_us));
+        let device_us = outcome.time.us();
+        let time = Picoseconds::from_us(launched.with_device(device_us));
         let wire_us = (device_us - launched.launch_us).max(0.0);
         let chosen = Prediction { estimate: Estimate { wire_us, ..launched }, ..chosen };
         Ok(Execution { chosen, algorithm: name, time, outcome: Some(outcome) })
@@ -149,12 +149,12 @@ impl Runner<'_> {
         let estimate = Estimate {
             // A copy to the host and a copy back.
             launch_us: 2.0 * self.constants[Name::LaunchUs],
-            hops_us: call.time.0 as f64 / 1e6,
+            hops_us: call.time.us(),
             wire_us: bytes as f64 * (inputs + outputs) / slot / 1e3,
             ..Estimate::default()
         };
         let chosen = Prediction { algorithm: LibraryAlgorithm::Direct, protocol: call.protocol, estimate };
-        let time = picoseconds(estimate.total_us());
+        let time = Picoseconds::from_us(estimate.total_us());
         Ok(Execution { chosen, algorithm: call.algorithm.name(), time, outcome: None })
     }
 

@@ -3,9 +3,7 @@
 
 use weftlink_fabric::{LinkKind, PathType, Paths};
 use weftlink_plan::choose::Chooser;
-use weftlink_plan::cost::{
-    Candidate, Carried, Given, Limit, Picoseconds, Placement, Prediction as Cost, Terms,
-};
+use weftlink_plan::cost::{Candidate, Carried, Given, Picoseconds, Placement, Prediction as Cost, Terms};
 use weftlink_plan::plan::{Protocol, Switch};
 use weftlink_plan::{Algorithm, Collective, Layout, Partial, Recipe, Verified};
 
@@ -13,7 +11,7 @@ use super::few_islands::FewIslands;
 use super::{ExecuteError, Execution, Runner, SLOTS, simulated};
 use crate::engine::wires::Wire;
 use crate::engine::{self, Conditions, CostModel, Job, LinkLine, Load, Sent, Spans, Volumes};
-use crate::estimate::{Estimate, FillTerm, HopTerm, Over, WireTerm, Working};
+use crate::estimate::{Estimate, Over, Through};
 use crate::host;
 use crate::library::Prediction;
 use crate::setup::{LibraryAlgorithm, Operation};
@@ -116,7 +114,7 @@ pub(crate) fn closed_forms_of_weft(ground: &Placement<'_>, calls: &[(Operation, 
         let Some(collective) = host::collective(operation, ground.layout().ranks()) else { continue };
         let chooser = Chooser::new(&collective, false, ground).without(&NEED_A_PLUGIN);
         for ((_, bytes), time) in calls.iter().zip(&mut times).filter(|((of, _), _)| *of == operation) {
-            *time = chooser.cheapest(*bytes).map_or(f64::NAN, |(_, cost)| cost.time().0 as f64 / 1e6);
+            *time = chooser.cheapest(*bytes).map_or(f64::NAN, |(_, cost)| cost.time().us());
         }
     }
     times
@@ -124,54 +122,11 @@ pub(crate) fn closed_forms_of_weft(ground: &Placement<'_>, calls: &[(Operation, 
 
 /// The closed form of a candidate or plan.
 fn estimate(terms: &Terms, cost: &Cost, ground: &Placement<'_>, bytes: u64) -> Estimate {
-    let us = |time: Picoseconds| time.0 as f64 / 1e6;
-    let hops = |what, count: u64, time: Picoseconds| HopTerm {
-        what,
-        count: count as f64,
-        each_us: us(time) / count.max(1) as f64,
-    };
-    let (moved, over) = match cost.limit {
-        Limit::Inside if terms.switch == Some(Switch::Nvswitch) => (cost.work.rank_bytes, Over::Switches),
-        Limit::Inside => (cost.work.rank_bytes, Over::Port),
-        Limit::Across => (cost.work.island_bytes, Over::Nics),
-        Limit::Serial => (cost.work.rank_bytes.max(cost.work.island_bytes), Over::Serial),
-        Limit::Cut => (bytes, Over::Cut),
-    };
-    let latency = cost.inside + cost.across;
-    // What is hidden may include the fill.
-    let is_hidden = cost.hidden > Picoseconds(0);
-    let hideable = if is_hidden { cost.fill } else { Picoseconds(0) };
-    let working = Working {
-        hops: [
-            hops("inside an island", cost.work.hops_inside, cost.inside),
-            hops("between islands", cost.work.hops_across, cost.across),
-            HopTerm::default(),
-        ],
-        messages_us: us(cost.messages),
-        wire: match cost.transfer {
-            Picoseconds(0) => WireTerm::default(),
-            time => WireTerm { bytes: moved as f64, gbytes_per_second: moved as f64 / us(time) / 1e3, over },
-        },
-        fill: match cost.tiles {
-            _ if cost.fill == Picoseconds(0) => FillTerm::Nothing,
-            1 if terms.path_per_hop.is_none() || terms.protocol.is_none() => FillTerm::Steps {
-                fraction: terms.fill as f64 / 1e6,
-                latency_us: us(latency),
-                wire_us: us(cost.transfer),
-                growth: ground.step_growth(bytes),
-            },
-            tiles => FillTerm::Tiles { tiles, time_us: us(cost.fill) },
-        },
-        hidden_us: us(cost.hidden),
-    };
-    Estimate {
-        working,
-        launch_us: us(cost.launch),
-        hops_us: us((latency + cost.messages + hideable).beyond(cost.hidden)),
-        wire_us: us(cost.transfer),
-        fill_us: us(if is_hidden { Picoseconds(0) } else { cost.fill }),
-        ..Estimate::default()
+    let mut through = Through::default();
+    if terms.switch == Some(Switch::Nvswitch) {
+        through.bytes[0] = Over::Switches;
     }
+    Estimate::of(&terms.form(ground, cost.work, bytes), cost, through)
 }
 
 /// A candidate's plan, of which `few` ranks represent the others.

@@ -147,7 +147,7 @@ impl CostModel for HostCosts {
             (Some(_), false) => self.hop_us,
             (None, false) => self.slot_us,
         };
-        Picoseconds((us * 1e6).round() as u64)
+        Picoseconds::from_us(us)
     }
 
     fn lane(&self, _wire: &Wire, protocol: Option<Protocol>) -> f64 {

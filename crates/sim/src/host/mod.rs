@@ -202,7 +202,7 @@ pub fn execute(
         Operation::SendReceive => run(1)?,
         _ => (run(1 + CALLS)? - run(1)?) / u64::from(CALLS),
     };
-    let time = Picoseconds(time + (costs.call_us() * 1e6).round() as u64);
+    let time = Picoseconds(time) + Picoseconds::from_us(costs.call_us());
     Ok(HostCall { algorithm: chosen.algorithm, protocol: chosen.protocol, time })
 }
 

@@ -14,7 +14,7 @@ pub struct Explanation {
     pub terms: Vec<Term>,
     /// The closed form.
     pub closed_form_us: f64,
-    /// The prediction: the time of the simulated run, or the closed form if nothing was simulated.
+    /// The time of the simulated run, or the closed form if nothing was simulated.
     pub time_us: f64,
     /// Whether the call was simulated.
     pub is_simulated: bool,

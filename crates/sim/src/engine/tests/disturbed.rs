@@ -118,7 +118,7 @@ fn ring(spec: &str, conditions: impl Fn(&Fabric) -> Conditions) -> f64 {
     let recipe = Algorithm::Ring.recipe(&Collective::AllReduce, ground.layout()).unwrap();
     let ranks = recipe.outline().ranks;
     let done = run_with(&recipe.partial(ranks), &paths, load(&recipe), &COSTS, &conditions(&fabric)).unwrap();
-    done.time.0 as f64 / 1e6
+    done.time.us()
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use weftlink_sim::Constants;
 use weftlink_sim::calibrate::file::Calibration;
+use weftlink_sim::corrections::Calibrated;
 
 use crate::screen::say;
 
@@ -20,6 +21,11 @@ impl CalibrationArgs {
     /// The constants to predict with.
     pub(crate) fn constants(&self) -> Constants {
         self.calibration.as_ref().map_or_else(Constants::shipped, |calibration| calibration.constants.clone())
+    }
+
+    /// What predictions of GPUs rest on.
+    pub(crate) fn calibrated(&self) -> Calibrated {
+        self.calibration.as_ref().map(|calibration| calibration.calibrated()).unwrap_or_default()
     }
 
     /// Names the calibration in a JSON document.

@@ -36,8 +36,10 @@ pub(crate) fn predict(
         Calibration::read(&read(file.clone())?).map_err(|error| misuse(py, format!("{file}: {error}")))
     };
     let calibration = calibration.map(calibrated).transpose()?;
+    let calibrated = calibration.as_ref().map(Calibration::calibrated).unwrap_or_default();
     let options = Options {
-        constants: calibration.map(|calibration| calibration.constants).unwrap_or_default(),
+        constants: calibrated.constants,
+        corrections: calibrated.corrections,
         program: program.map(read).transpose()?,
         library,
         algorithm: algorithm.map(algorithm_from_name).transpose().map_err(wrong)?.flatten(),

@@ -19,6 +19,7 @@ use weftlink_plan::plan::Protocol;
 use weftlink_plan::{Collective, Layout, Partial, Recipe, Verified};
 
 use crate::constants::Constants;
+use crate::corrections::Corrections;
 use crate::engine::{Conditions, Outcome, SimError, Spans, Volumes};
 use crate::estimate::Machine;
 use crate::host::HostError;
@@ -130,6 +131,8 @@ pub struct Execution {
     pub algorithm: &'static str,
     /// Time per call, as measured by a benchmark that makes many calls.
     pub time: Picoseconds,
+    /// By how much the [correction](crate::corrections) of a calibration multiplied the time; 1 without one.
+    pub correction: f64,
     /// The simulation's outcome; `None` for calls that are not simulated, such as copies.
     pub outcome: Option<Outcome>,
 }
@@ -140,6 +143,8 @@ pub struct Runner<'s> {
     setup: Setup,
     machine: Machine,
     fabric: Fabric,
+    /// What a calibration says about collectives that were measured.
+    corrections: Option<&'s Corrections>,
     /// The lengths of blocks, relative to each other, if they may differ.
     counts: Option<Vec<u64>>,
     /// The program that MSCCL runs, or the plan that Weft runs in place of its own choice.
@@ -157,7 +162,23 @@ impl<'s> Runner<'s> {
     /// Uses a fabric and the setup [derived](Setup::of) from it.
     pub fn on(constants: &'s Constants, setup: Setup, fabric: Fabric) -> Self {
         let machine = Machine::new(constants, &setup);
-        Self { constants, setup, machine, fabric, counts: None, program: None }
+        Self { constants, setup, machine, fabric, corrections: None, counts: None, program: None }
+    }
+
+    /// Corrects the times of collectives that were measured.
+    pub fn corrected_by(self, corrections: &'s Corrections) -> Self {
+        Self { corrections: Some(corrections), ..self }
+    }
+
+    /// The call, with the time that a calibration corrects it to.
+    fn corrected(&self, done: Execution, ground: &Placement<'_>, call: (Operation, u64)) -> Execution {
+        let Some(corrections) = self.corrections.filter(|known| !known.is_empty() && self.program.is_none())
+        else {
+            return done;
+        };
+        let wanted = done.time.us() * corrections.factor(&self.setup, call.0, call.1);
+        let time = Picoseconds::from_us(wanted).max(self.least(ground, call.0, call.1).min(done.time));
+        Execution { time, correction: time.us() / done.time.us(), ..done }
     }
 
     /// Cuts buffers into blocks of these lengths, relative to each other: that of each rank in an all-gather or a reduce-scatter, that for
@@ -211,7 +232,11 @@ impl<'s> Runner<'s> {
     pub fn execute_each(&self, calls: &[(Operation, u64)]) -> Vec<Result<Execution, ExecuteError>> {
         let ground = Placement::with(&self.fabric, self.constants);
         let paths = Paths::of(&self.fabric);
-        calls.iter().map(|(operation, bytes)| self.call(&ground, &paths, *operation, *bytes)).collect()
+        let call = |(operation, bytes): &(Operation, u64)| {
+            let done = self.call(&ground, &paths, *operation, *bytes)?;
+            Ok(self.corrected(done, &ground, (*operation, *bytes)))
+        };
+        calls.iter().map(call).collect()
     }
 
     /// Executes a call of Weft or of MSCCL, and records its steps in `spans`; `None` for the other libraries.
@@ -242,7 +267,7 @@ impl<'s> Runner<'s> {
         if operation.is_copy() {
             let (algorithm, time) =
                 (chosen.algorithm.name(), Picoseconds::from_us(chosen.estimate.total_us()));
-            return Ok(Execution { chosen, algorithm, time, outcome: None });
+            return Ok(Execution { chosen, algorithm, time, correction: 1.0, outcome: None });
         }
         self.alone(ground, paths, chosen, (operation, bytes), &Conditions::default(), None)
     }
@@ -267,7 +292,7 @@ impl<'s> Runner<'s> {
             }
             None => Picoseconds::from_us(chosen.estimate.total_us()),
         };
-        Ok(Execution { chosen, algorithm: chosen.algorithm.name(), time, outcome })
+        Ok(Execution { chosen, algorithm: chosen.algorithm.name(), time, correction: 1.0, outcome })
     }
 
     /// What the library would choose.
@@ -450,5 +475,27 @@ mod tests {
                 assert!((ran / added - 1.0).abs() <= within, "{what}");
             }
         }
+    }
+
+    #[test]
+    fn a_corrected_time_stays_above_the_bound() {
+        let setup = Setup { gpus_per_node: 8, ..Setup::pair(gpu("h100"), crate::setup::Intra::NvSwitch) };
+        let constants = Constants::shipped();
+        let call = (Operation::AllReduce, 1 << 30);
+        let time = |factor: Option<f64>| {
+            let runner = Runner::new(&constants, &setup).unwrap();
+            let seen = runner.setup.clone();
+            let corrections =
+                Corrections::of(factor.into_iter().map(|factor| (&seen, call.0, call.1, factor)));
+            let done = runner.corrected_by(&corrections).execute(&[call]).unwrap().remove(0);
+            (done.time.us(), done.correction)
+        };
+        let (shipped, none) = time(None);
+        assert_eq!(none, 1.0);
+        let (longer, by) = time(Some(1.2));
+        assert!((longer / shipped / by - 1.0).abs() < 1e-6 && (1.1..1.2).contains(&by), "{longer} {by}");
+        // One GiB at 480 GB/s.
+        let (least, _) = time(Some(0.1));
+        assert!((2200.0..shipped).contains(&least), "{least}");
     }
 }

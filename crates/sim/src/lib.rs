@@ -11,6 +11,7 @@ mod busy;
 pub mod calibrate;
 mod change;
 pub mod copy;
+pub mod corrections;
 pub mod engine;
 pub mod estimate;
 pub mod execute;

@@ -17,6 +17,7 @@ use crate::accuracy::evidence::{self, Outside};
 use crate::accuracy::intervals::Intervals;
 use crate::change;
 use crate::constants::Constants;
+use crate::corrections::Corrections;
 use crate::execute::{ExecuteError, Execution, Runner, operation_of};
 use crate::library::LibrarySpec;
 use crate::setup::{Launch, Library, LibraryAlgorithm, Operation, Setup};
@@ -28,6 +29,8 @@ use crate::what_if::WhatIf;
 pub struct Options {
     /// The constants of the cost model: the shipped ones, or those of a machine that was [calibrated](crate::calibrate).
     pub constants: Constants,
+    /// What a calibration says beside its constants about collectives that were measured.
+    pub corrections: Corrections,
     /// The library; the newest known NCCL, RCCL or oneCCL for the fabric's GPUs if none is given.
     pub library: Option<LibrarySpec>,
     /// Text of the program that MSCCL runs.
@@ -188,6 +191,7 @@ pub struct Case {
     /// The setup of the fabric.
     pub setup: Setup,
     constants: Constants,
+    corrections: Corrections,
     kind: Kind,
     counts: Option<Vec<u64>>,
     program: Option<String>,
@@ -311,8 +315,8 @@ impl Case {
         setup.what_if = options.what_if;
         setup.check().map_err(|why| PredictError::Setup { fabric: name.clone(), why: why.to_string() })?;
         let (program, plan) = (options.program.clone(), options.plan.clone());
-        let constants = options.constants.clone();
-        Ok(Self { operation, name, fabric, setup, constants, kind, counts, program, plan })
+        let (constants, corrections) = (options.constants.clone(), options.corrections.clone());
+        Ok(Self { operation, name, fabric, setup, constants, corrections, kind, counts, program, plan })
     }
 
     /// The collective's name.
@@ -345,6 +349,7 @@ impl Case {
     /// A runner for calls on the fabric.
     pub fn runner(&self) -> Result<Runner<'_>, PredictError> {
         let runner = Runner::on(&self.constants, self.setup.clone(), self.fabric.clone());
+        let runner = runner.corrected_by(&self.corrections);
         let runner = match &self.counts {
             Some(counts) => runner.with_counts(counts.clone()),
             None => runner,

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use weftlink_sim::Constants;
 use weftlink_sim::accuracy::sites::Sites;
 use weftlink_sim::accuracy::{TableError, band, by_table, execute_rows, summary};
+use weftlink_sim::corrections::Calibrated;
 use weftlink_sim::gpu::Gpu;
 use weftlink_sim::library::predict;
 use weftlink_sim::published::{Row, Use, read};
@@ -63,7 +64,7 @@ fn errors_of_executed_plans_are_within_limits() {
     let rows: Vec<Row> = tables.into_values().flat_map(few).collect();
     assert!(rows.len() > 500, "{} rows", rows.len());
     let executed: Vec<f64> =
-        execute_rows(&Constants::shipped(), &rows, &mut |_| {}).into_iter().map(Result::unwrap).collect();
+        execute_rows(&Calibrated::default(), &rows, &mut |_| {}).into_iter().map(Result::unwrap).collect();
     assert_within_limits(&by_table(&rows, &executed));
 }
 

@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 
-use weftlink_sim::Constants;
 use weftlink_sim::accuracy::intervals::{self, Residual};
 use weftlink_sim::accuracy::sites::Sites;
 use weftlink_sim::accuracy::{
     BANDS, Class, Summary, TableError, by_table, error, execute_rows, quantile, summary,
 };
 use weftlink_sim::constants::{COUNT, Origin, TABLE, fingerprint};
+use weftlink_sim::corrections::Calibrated;
 use weftlink_sim::published::{Row, Use, read};
 
 const PUBLISHED: &str = include_str!("../../../testdata/measurements/published.csv");
@@ -277,7 +277,7 @@ fn beside_astra() -> String {
     let ours = |id: &str, least: u64, most: u64| {
         let chosen: Vec<Row> =
             rows.iter().filter(|row| row.id == id && (least..=most).contains(&row.bytes)).cloned().collect();
-        let times = execute_rows(&Constants::shipped(), &chosen, &mut |_| {});
+        let times = execute_rows(&Calibrated::default(), &chosen, &mut |_| {});
         let errors: Vec<f64> =
             times.into_iter().zip(&chosen).map(|(time, row)| error(time.unwrap(), row.measured_us)).collect();
         match errors.len() {

@@ -11,13 +11,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, anyhow};
 use serde_json::{Value, json};
-use weftlink_sim::Constants;
 use weftlink_sim::accuracy::evidence;
 use weftlink_sim::accuracy::intervals::Intervals;
 use weftlink_sim::accuracy::{
     BANDS, Class, TableError, by_setup, by_table, error, predict_rows, quantile, summary,
 };
 use weftlink_sim::constants::COUNT;
+use weftlink_sim::corrections::Calibrated;
 use weftlink_sim::parallel::in_parallel;
 use weftlink_sim::published::{self, Row, Use};
 
@@ -77,13 +77,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         return Err(Failure::misuse(anyhow!("{name} has no row with enough columns filled to predict it")));
     }
     let (mut all, mut uses): (Vec<Row>, Vec<Use>) = rows.into_iter().unzip();
-    let one = Arc::new(args.calibration.constants());
-    let mut constants = vec![Arc::clone(&one); all.len()];
+    let one = Arc::new(args.calibration.calibrated());
+    let mut models = vec![Arc::clone(&one); all.len()];
     let mut uncalibrated = None;
     if let Some(on) = args.calibrate_on {
         let rows = all.into_iter().zip(uses).filter(|(_, purpose)| *purpose == Use::Score);
         let rows: Vec<Row> = rows.map(|(row, _)| row).collect();
-        (all, constants) = calibrated(&rows, on, &one);
+        (all, models) = calibrated(&rows, on, &one.constants);
         uses = vec![Use::Score; all.len()];
         if all.is_empty() {
             return Err(Failure::misuse(anyhow!(
@@ -96,7 +96,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         Some(path) => Some((create(path)?, path)),
         None => None,
     };
-    let predicted = predict(&constants, &all, out)?;
+    let predicted = predict(&models, &all, out)?;
     let scored: Vec<usize> = (0..all.len()).filter(|index| uses[*index] == Use::Score).collect();
     let of_scored = |times: &[f64]| scored.iter().map(|index| times[*index]).collect::<Vec<_>>();
     let times = of_scored(&predicted);
@@ -117,13 +117,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(print(args.worst, &scored, &times, &tables)?)
 }
 
-/// Rows to predict together: of one setup, with the same constants.
-fn by_setup_and_constants(rows: &[Row], constants: &[Arc<Constants>]) -> Vec<Vec<usize>> {
+/// Rows to predict together: of one setup, with the same calibration.
+fn by_setup_and_model(rows: &[Row], models: &[Arc<Calibrated>]) -> Vec<Vec<usize>> {
     let mut groups = Vec::new();
     for group in by_setup(rows) {
         let mut parts: Vec<Vec<usize>> = Vec::new();
         for index in group {
-            match parts.iter_mut().find(|part| Arc::ptr_eq(&constants[part[0]], &constants[index])) {
+            match parts.iter_mut().find(|part| Arc::ptr_eq(&models[part[0]], &models[index])) {
                 Some(part) => part.push(index),
                 None => parts.push(vec![index]),
             }
@@ -175,7 +175,7 @@ impl Predicted<'_> {
 }
 
 fn predict(
-    constants: &[Arc<Constants>],
+    models: &[Arc<Calibrated>],
     rows: &[Row],
     out: Option<(File, &PathBuf)>,
 ) -> Result<Vec<f64>, Failure> {
@@ -183,7 +183,7 @@ fn predict(
     let mut out = out.map(|(file, _)| BufWriter::new(file));
     let heading = out.as_mut().map_or(Ok(()), |out| writeln!(out, "{HEADING}"));
     heading.with_context(|| format!("cannot write {path}")).map_err(Failure::Finding)?;
-    let groups = by_setup_and_constants(rows, constants);
+    let groups = by_setup_and_model(rows, models);
     let predicted = Mutex::new(Predicted {
         rows,
         times: vec![None; rows.len()],
@@ -194,7 +194,7 @@ fn predict(
     });
     in_parallel(&groups, |group| {
         let of_setup: Vec<Row> = group.iter().map(|index| rows[*index].clone()).collect();
-        let times = predict_rows(&constants[group[0]], &of_setup, &mut |_| {});
+        let times = predict_rows(&models[group[0]], &of_setup, &mut |_| {});
         predicted.lock().unwrap_or_else(PoisonError::into_inner).add(group, times);
     });
     let mut predicted = predicted.into_inner().unwrap_or_else(PoisonError::into_inner);

@@ -121,8 +121,10 @@ impl LibraryArgs {
             symmetric,
             max_ctas,
         } = self.what_if;
+        let calibrated = self.calibration.calibrated();
         Ok(Options {
-            constants: self.calibration.constants(),
+            constants: calibrated.constants,
+            corrections: calibrated.corrections,
             program: file.map(read).transpose()?,
             plan: None,
             counts: None,

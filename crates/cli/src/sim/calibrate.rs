@@ -130,12 +130,16 @@ fn document(calibration: &Calibration, errors: &[Errors], slow: &[Outlier], note
             "table": row.table, "band": BANDS[row.band].0, "calls": row.calls, "before": row.before, "after": row.after,
         })
     });
+    let corrections = calibration.corrections.ranges().into_iter().map(|(collective, nodes, (least, most))| {
+        json!({ "collective": collective, "nodes": nodes, "least": least, "most": most })
+    });
     let outliers = slow
         .iter()
         .map(|slow| json!({ "host": slow.host, "slower": slow.slower, "tables": slow.runs.len() }));
     json!({
         "machine": calibration.machine, "library": calibration.library, "calls": calibration.calls,
         "constants": constants.collect::<Vec<_>>(), "errors": errors.collect::<Vec<_>>(),
+        "corrections": corrections.collect::<Vec<_>>(),
         "outliers": outliers.collect::<Vec<_>>(), "notes": notes,
     })
 }
@@ -181,11 +185,19 @@ fn print(
     let open = calibration.found.len() - determined.len();
     say!(
         out,
-        "{} little or not determined by these calls{}; the others of {} play no part in them\n",
+        "{} little or not determined by these calls{}; the others of {} play no part in them",
         counted(open, "constant"),
         if open == 0 { "" } else { " (in the file, with their uncertainty)" },
         TABLE.len()
     )?;
+    for (collective, nodes, (least, most)) in calibration.corrections.ranges() {
+        let nodes = counted(nodes as usize, "node");
+        say!(
+            out,
+            "{collective} on {nodes}: what the constants leave is corrected by x {least:.2} to {most:.2}, for this collective alone"
+        )?;
+    }
+    writeln!(out)?;
     let mut lines = Table::new(["table", "sizes", "calls", "error before", "after"]);
     for row in errors {
         lines.row([

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use weftlink_sim::Constants;
 use weftlink_sim::accuracy::{BANDS, Class, TableError, summary};
 use weftlink_sim::calibrate::{calibrate, of_rows};
+use weftlink_sim::corrections::Calibrated;
 use weftlink_sim::parallel::in_parallel;
 use weftlink_sim::published::Row;
 use weftlink_sim::setup::Operation;
@@ -40,12 +41,12 @@ impl CalibrateOn {
     }
 }
 
-/// The rows that no calibration was made with, of systems that were calibrated, and the constants of each row's system.
+/// The rows that no calibration was made with, of systems that were calibrated, and the calibration of each row's system.
 pub(super) fn calibrated(
     rows: &[Row],
     on: CalibrateOn,
     shipped: &Constants,
-) -> (Vec<Row>, Vec<Arc<Constants>>) {
+) -> (Vec<Row>, Vec<Arc<Calibrated>>) {
     let mut systems: BTreeMap<&str, Vec<&Row>> = BTreeMap::new();
     for row in rows.iter().filter(|row| !row.operation.is_copy()) {
         let system = if row.system.is_empty() { &row.id } else { &row.system };
@@ -62,16 +63,16 @@ pub(super) fn calibrated(
         }
         let (places, calls) = of_rows(on.into_iter());
         let fitted = calibrate(shipped, &places, &calls);
-        Some((others, Arc::new(fitted.constants)))
+        Some((others, Arc::new(fitted.calibrated())))
     });
     drop(progress);
     let mut left_out = Vec::new();
-    let mut constants = Vec::new();
+    let mut models = Vec::new();
     for (others, of_system) in each.into_iter().flatten() {
-        constants.extend(std::iter::repeat_n(of_system, others.len()));
+        models.extend(std::iter::repeat_n(of_system, others.len()));
         left_out.extend(others.into_iter().cloned());
     }
-    (left_out, constants)
+    (left_out, models)
 }
 
 /// The median errors of the tables that were left out, without and with calibration.

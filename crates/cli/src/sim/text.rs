@@ -140,7 +140,14 @@ pub(super) fn explanation(out: &mut impl Write, row: &Row, explanation: &Explana
     } else {
         say!(out, "The call was not simulated: the closed form is the prediction.")?;
     }
-    say!(out, "the run: {:.2} us ({:+.1} %)", explanation.time_us, explanation.change() * 1e2)
+    if explanation.correction != 1.0 {
+        let (by, corrected) = (explanation.correction, row.time_us());
+        say!(
+            out,
+            "corrected by the calibration, which measured this collective: x {by:.3} = {corrected:.2} us"
+        )?;
+    }
+    Ok(())
 }
 
 /// Why an Ethernet port is busy far below its rate.

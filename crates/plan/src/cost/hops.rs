@@ -35,26 +35,11 @@ impl Hop {
         if self.growth == 0 {
             return self.least;
         }
-        let power = log2(message.max(8)) - 3 * ONE;
-        let reached = (power / self.powers).min(ONE);
+        let power = libm::log2(message.max(8) as f64) - 3.0;
+        let reached = (millionths(power) / self.powers).min(ONE);
         let reached = if self.is_squared { part_of(reached, reached) } else { reached };
         self.least + Picoseconds(part_of(self.least.0, part_of(self.growth, reached)))
     }
-}
-
-/// The logarithm to base 2, in millionths, of a number of at least 1. Each squaring of the mantissa gives a bit.
-fn log2(value: u64) -> u64 {
-    const BITS: u32 = 24;
-    let whole = value.ilog2();
-    let mut mantissa = (u128::from(value) << 63) >> whole;
-    let mut fraction: u64 = 0;
-    for _ in 0..BITS {
-        mantissa = (mantissa * mantissa) >> 63;
-        let bit = mantissa >> 64;
-        mantissa >>= bit;
-        fraction = 2 * fraction + bit as u64;
-    }
-    u64::from(whole) * ONE + ((fraction * ONE) >> BITS)
 }
 
 /// The times of a fabric's launches and hops.
@@ -217,14 +202,6 @@ fn between(one: Picoseconds, other: Picoseconds) -> Picoseconds {
 mod tests {
     use super::*;
     use weftlink_fabric::resolve;
-
-    #[test]
-    fn logarithms_are_exact_to_a_millionth() {
-        for value in [1_u64, 2, 3, 7, 8, 1_000, 4_095, 1 << 40, (1 << 40) + 1, u64::MAX] {
-            let found = log2(value) as f64 / 1e6;
-            assert!((found - (value as f64).log2()).abs() < 2e-6, "{value}: {found}");
-        }
-    }
 
     #[test]
     fn hops_grow_with_the_message_up_to_a_size() {

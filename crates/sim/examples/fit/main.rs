@@ -162,7 +162,7 @@ fn execute_all(constants: &Constants, rows: &[Row]) -> Vec<f64> {
     let mut times = vec![f64::NAN; rows.len()];
     let each = in_parallel(&groups, |group| {
         let of_group: Vec<Row> = group.iter().map(|index| rows[*index].clone()).collect();
-        accuracy::predict_rows(constants, &of_group, &mut |_| {})
+        accuracy::predict_rows(&constants.clone().into(), &of_group, &mut |_| {})
     });
     for (group, of_group) in groups.iter().zip(each) {
         for (index, time) in group.iter().zip(of_group) {
@@ -244,7 +244,7 @@ fn leave_one_out(rows: &[Row], ratios: &[f64]) -> Vec<(Vec<usize>, Constants)> {
 fn predict_left_out(rows: &[Row], sites: &[(Vec<usize>, Constants)]) -> Vec<f64> {
     let each = in_parallel(sites, |(of_site, constants)| {
         let left_out: Vec<Row> = of_site.iter().map(|index| rows[*index].clone()).collect();
-        accuracy::predict_rows(constants, &left_out, &mut |_| {})
+        accuracy::predict_rows(&constants.clone().into(), &left_out, &mut |_| {})
     });
     let mut predicted = vec![f64::NAN; rows.len()];
     for ((of_site, _), times) in sites.iter().zip(each) {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use weftlink_sim::Constants;
 use weftlink_sim::accuracy::{BANDS, Class, TableError, by_table, predict_rows, summary};
 use weftlink_sim::calibrate::{calibrate, of_rows};
+use weftlink_sim::corrections::Calibrated;
 use weftlink_sim::parallel::in_parallel;
 use weftlink_sim::published::Row;
 use weftlink_sim::setup::Operation;
@@ -14,6 +15,8 @@ use weftlink_sim::setup::Operation;
 enum Way {
     /// One table; the others have the same machine, as many nodes and the same library.
     SameConfiguration,
+    /// One table; the others have the same collective, too.
+    SameCollective,
     /// All tables of all-reduce; the others are of other collectives.
     OtherCollectives,
     /// The tables with the fewest nodes; the others have more.
@@ -24,6 +27,7 @@ impl Way {
     fn name(self) -> &'static str {
         match self {
             Self::SameConfiguration => "one other table of the same machine and number of nodes",
+            Self::SameCollective => "one other table of the same machine, number of nodes and collective",
             Self::OtherCollectives => "all-reduce, and others predicted",
             Self::MoreNodes => "the fewest nodes, and more predicted",
         }
@@ -44,17 +48,16 @@ pub(crate) fn run(rows: &[Row], sites: &[(Vec<usize>, Constants)]) {
         "{} calibrations: median error of left-out tables in percent, without -> with calibration\n",
         cases.len()
     );
-    let before = in_parallel(&cases, |case| errors(case.base, &case.others));
+    let before = in_parallel(&cases, |case| errors(&case.base.clone().into(), &case.others));
     let after = in_parallel(&cases, |case| {
         let (places, measured) = of_rows(case.on.iter());
-        let fitted = calibrate(case.base, &places, &measured);
-        errors(&fitted.constants, &case.others)
+        errors(&calibrate(case.base, &places, &measured).calibrated(), &case.others)
     });
     print(&cases, &before, &after);
 }
 
-fn errors(constants: &Constants, rows: &[Row]) -> Vec<TableError> {
-    by_table(rows, &predict_rows(constants, rows, &mut |_| {}))
+fn errors(by: &Calibrated, rows: &[Row]) -> Vec<TableError> {
+    by_table(rows, &predict_rows(by, rows, &mut |_| {}))
 }
 
 /// The calibrations of a site's systems.
@@ -79,6 +82,10 @@ fn cases<'c>(rows: &[Row], indices: &[usize], base: &'c Constants) -> Vec<Case<'
             let first = rows.iter().find(|row| row.id == table).map(|row| &row.setup);
             let same = |row: &Row| row.id != table && first.is_some_and(|setup| *setup == row.setup);
             add(Way::SameConfiguration, &|row| row.id == table, &same);
+            let operation = rows.iter().find(|row| row.id == table).map(|row| row.operation);
+            add(Way::SameCollective, &|row| row.id == table, &|row| {
+                same(row) && Some(row.operation) == operation
+            });
         }
         let is_reduced = |row: &Row| row.operation == Operation::AllReduce;
         add(Way::OtherCollectives, &is_reduced, &|row| !is_reduced(row));
@@ -92,7 +99,7 @@ fn cases<'c>(rows: &[Row], indices: &[usize], base: &'c Constants) -> Vec<Case<'
 fn print(cases: &[Case<'_>], before: &[Vec<TableError>], after: &[Vec<TableError>]) {
     println!("| calibrated on | class | {} |", BANDS.map(|(name, _)| name).join(" | "));
     println!("|---|---|---:|---:|---:|---:|");
-    for way in [Way::SameConfiguration, Way::OtherCollectives, Way::MoreNodes] {
+    for way in [Way::SameConfiguration, Way::SameCollective, Way::OtherCollectives, Way::MoreNodes] {
         for class in std::iter::once(None).chain(Class::ALL.map(Some)) {
             let of = |all: &[Vec<TableError>], band: usize| {
                 let tables = cases.iter().zip(all).filter(|(case, _)| case.way == way);

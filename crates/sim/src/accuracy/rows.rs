@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::constants::Constants;
+use crate::corrections::Calibrated;
 use crate::execute::{ExecuteError, Runner};
 use crate::library::predict;
 use crate::published::Row;
@@ -11,14 +11,14 @@ use crate::setup::{Operation, Setup};
 /// Executes every row. Rows of one setup share its fabric, and a repeated call is executed once. Calls `progress` with the number of
 /// finished rows.
 pub fn execute_rows(
-    constants: &Constants,
+    by: &Calibrated,
     rows: &[Row],
     progress: &mut dyn FnMut(usize),
 ) -> Vec<Result<f64, ExecuteError>> {
     let mut times: Vec<Option<Result<f64, ExecuteError>>> = vec![None; rows.len()];
     let mut done = 0;
     for group in by_setup(rows) {
-        for (index, time) in group.iter().zip(execute(constants, rows, &group)) {
+        for (index, time) in group.iter().zip(execute(by, rows, &group)) {
             times[*index] = Some(time);
         }
         done += group.len();
@@ -29,11 +29,11 @@ pub fn execute_rows(
 
 /// Predicted microseconds of every row. A row that cannot be executed gets the time of the closed form; a row whose forced algorithm is
 /// impossible gets the time of the library's own choice.
-pub fn predict_rows(constants: &Constants, rows: &[Row], progress: &mut dyn FnMut(usize)) -> Vec<f64> {
-    let executed = execute_rows(constants, rows, progress);
+pub fn predict_rows(by: &Calibrated, rows: &[Row], progress: &mut dyn FnMut(usize)) -> Vec<f64> {
+    let executed = execute_rows(by, rows, progress);
     let predicted = executed.into_iter().zip(rows).map(|(time, row)| {
         let closed = |setup: &Setup| {
-            let found = predict(constants, setup, row.operation, row.bytes)?;
+            let found = predict(&by.constants, setup, row.operation, row.bytes)?;
             Some(found.estimate.total_us()).filter(|time| time.is_finite())
         };
         let free = || closed(&Setup { algorithm: None, protocol: None, ..row.setup.clone() });
@@ -57,10 +57,10 @@ pub fn by_setup(rows: &[Row]) -> Vec<Vec<usize>> {
 }
 
 /// Executes the rows of one setup.
-fn execute(constants: &Constants, rows: &[Row], group: &[usize]) -> Vec<Result<f64, ExecuteError>> {
+fn execute(by: &Calibrated, rows: &[Row], group: &[usize]) -> Vec<Result<f64, ExecuteError>> {
     let Some(first) = group.first() else { return Vec::new() };
-    let runner = match Runner::new(constants, &rows[*first].setup) {
-        Ok(runner) => runner,
+    let runner = match Runner::new(&by.constants, &rows[*first].setup) {
+        Ok(runner) => runner.corrected_by(&by.corrections),
         Err(error) => return vec![Err(error); group.len()],
     };
     let mut calls: Vec<(Operation, u64)> = Vec::new();

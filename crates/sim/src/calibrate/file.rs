@@ -7,6 +7,7 @@ use weftlink_fabric::nearest::did_you_mean;
 
 use super::Fitted;
 use crate::constants::{Constants, TABLE, hash};
+use crate::corrections::{Calibrated, Corrections, Key};
 
 /// Maximum size of a file.
 const BYTES_MAX: usize = 1 << 20;
@@ -33,6 +34,8 @@ pub struct Calibration {
     pub constants: Constants,
     /// The constants on which the measurements depend; the others have their shipped values.
     pub found: Vec<Found>,
+    /// What the constants leave of the errors, by collective.
+    pub corrections: Corrections,
 }
 
 /// A constant that measurements say something about.
@@ -107,7 +110,13 @@ impl Calibration {
             before: free.spread,
             now: free.spread * part,
         });
-        Self { machine, library, calls, constants: fitted.constants.clone(), found: found.collect() }
+        let (constants, corrections) = (fitted.constants.clone(), fitted.corrections.clone());
+        Self { machine, library, calls, constants, found: found.collect(), corrections }
+    }
+
+    /// What predictions of the machine rest on.
+    pub fn calibrated(&self) -> Calibrated {
+        Calibrated { constants: self.constants.clone(), corrections: self.corrections.clone() }
     }
 
     /// Reads a file.
@@ -133,11 +142,16 @@ impl Calibration {
             calls: calls.ok_or_else(|| FileError::Form("`calls` is missing, a number".to_owned()))?,
             constants: Constants::shipped(),
             found: Vec::new(),
+            corrections: Corrections::default(),
         };
         for (name, value) in &file {
             let Some(of) = value.as_table() else {
                 match name.as_str() {
                     "constants" | "machine" | "library" | "calls" => continue,
+                    "corrections" => {
+                        calibration.corrections = corrections(value)?;
+                        continue;
+                    }
                     _ => return Err(FileError::Unknown { name: name.clone() }),
                 }
             };
@@ -204,8 +218,64 @@ impl fmt::Display for Calibration {
                 rounded(found.now.max(DEVIATIONS.0))
             )?;
         }
+        if !self.corrections.curves.is_empty() {
+            writeln!(
+                f,
+                "\n# How many times longer calls take than these constants say: for these collectives alone."
+            )?;
+        }
+        for (key, curve) in &self.corrections.curves {
+            let text = |text: &str| toml::Value::from(text);
+            writeln!(f, "\n[[corrections]]\nlibrary = {}", text(&key.library))?;
+            writeln!(f, "collective = {}\nnode = {}", text(&key.collective), text(&key.node))?;
+            let bytes: Vec<u64> = curve.iter().map(|(bytes, _)| *bytes).collect();
+            let factor = |(_, log_ratio): &(u64, f64)| {
+                rounded(libm::exp(*log_ratio).clamp(1.0 / FACTOR_MAX, FACTOR_MAX))
+            };
+            let factors: Vec<f64> = curve.iter().map(factor).collect();
+            writeln!(f, "nodes = {}\nbytes = {bytes:?}\nfactors = {factors:?}", key.nodes)?;
+        }
         Ok(())
     }
+}
+
+/// Reads the corrections.
+fn corrections(value: &toml::Value) -> Result<Corrections, FileError> {
+    let wrong = |what: &str| FileError::Form(format!("`corrections`: {what}"));
+    let mut corrections = Corrections::default();
+    for curve in value.as_array().ok_or_else(|| wrong("expected an array of tables"))? {
+        let word = |key: &str| {
+            let word = curve.get(key).and_then(toml::Value::as_str);
+            word.map(str::to_owned).ok_or_else(|| wrong(&format!("`{key}` is missing, a text")))
+        };
+        let list = |key: &str| {
+            let list = curve.get(key).and_then(toml::Value::as_array);
+            list.ok_or_else(|| wrong(&format!("`{key}` is missing, an array")))
+        };
+        let nodes =
+            curve.get("nodes").and_then(toml::Value::as_integer).and_then(|nodes| nodes.try_into().ok());
+        let key = Key {
+            library: word("library")?,
+            collective: word("collective")?,
+            node: word("node")?,
+            nodes: nodes.ok_or_else(|| wrong("`nodes` is missing, a number"))?,
+        };
+        let (sizes, factors) = (list("bytes")?, list("factors")?);
+        if sizes.len() != factors.len() {
+            return Err(wrong("`bytes` and `factors` differ in length"));
+        }
+        let point = |(bytes, factor): (&toml::Value, &toml::Value)| {
+            let bytes = bytes.as_integer().and_then(|bytes| u64::try_from(bytes).ok());
+            let factor = factor.as_float().filter(|factor| (1.0 / FACTOR_MAX..=FACTOR_MAX).contains(factor));
+            bytes.zip(factor).map(|(bytes, factor)| (bytes, libm::log(factor)))
+        };
+        let points: Option<Vec<(u64, f64)>> = sizes.iter().zip(factors).map(point).collect();
+        let points = points.ok_or_else(|| {
+            wrong(&format!("expected whole bytes, and factors from {} to {FACTOR_MAX}", 1.0 / FACTOR_MAX))
+        })?;
+        corrections.curves.insert(key, points);
+    }
+    Ok(corrections)
 }
 
 /// A number with six significant digits.
@@ -221,7 +291,16 @@ mod tests {
         let mut constants = Constants::shipped();
         *constants.at_mut(0) = 5.5;
         let found = vec![Found { index: 0, before: 0.2, now: 0.02 }];
-        Calibration { machine: "2x \"a\"".into(), library: "nccl:2.28".into(), calls: 3, constants, found }
+        let key = Key {
+            library: "nccl".into(),
+            collective: "all_reduce".into(),
+            node: "8 x h100 (nvswitch)".into(),
+            nodes: 1,
+        };
+        let mut corrections = Corrections::default();
+        corrections.curves.insert(key, vec![(8, libm::log(1.25)), (1 << 30, 0.0)]);
+        let (machine, library) = ("2x \"a\"".into(), "nccl:2.28".into());
+        Calibration { machine, library, calls: 3, constants, found, corrections }
     }
 
     #[test]
@@ -244,6 +323,8 @@ mod tests {
             why(&text.replace("constants = \"0x", "constants = \"0x1"))
                 .ends_with("run `weft sim calibrate` again")
         );
+        assert!(why(&text.replace("[8, ", "[")).contains("`bytes` and `factors` differ in length"));
+        assert!(why(&text.replace("[1.25, ", "[1e9, ")).contains("factors from 0.01 to 100"));
         assert!(why("").contains("`constants` is missing"));
         assert!(why("[").contains("weft sim calibrate"));
     }

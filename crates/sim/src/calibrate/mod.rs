@@ -17,6 +17,7 @@ use weftlink_plan::cost::Placement;
 
 use crate::accuracy::{BANDS, band};
 use crate::constants::{Constants, TABLE};
+use crate::corrections::{Calibrated, Corrections};
 use crate::estimate::Machine;
 use crate::execute::{ExecuteError, Runner, closed_forms_of_weft};
 use crate::host::{self, Hosts};
@@ -80,6 +81,15 @@ pub struct Fitted {
     pub free: Vec<Free>,
     /// For each of them, the part of its spread that the measurements leave undetermined: 1 if they say nothing.
     pub undetermined: Vec<f64>,
+    /// What the constants leave of the errors, by collective.
+    pub corrections: Corrections,
+}
+
+impl Fitted {
+    /// What predictions of the machine rest on.
+    pub fn calibrated(&self) -> Calibrated {
+        Calibrated { constants: self.constants.clone(), corrections: self.corrections.clone() }
+    }
 }
 
 impl Place {
@@ -226,7 +236,13 @@ pub fn calibrate(base: &Constants, places: &[Place], measured: &[Measured]) -> F
         let known = |(error, band): (f64, usize)| error / libm::hypot(SLACK[band], SIGMA[band]);
         errors(constants, &ratios).into_iter().map(known).collect()
     });
-    Fitted { constants, free, undetermined }
+    let after = predict(&constants, places, measured);
+    let ratios = measured.iter().zip(after).filter_map(|(call, time_us)| match &places[call.place] {
+        Place::Gpus(on) => Some((&on.0, call.operation, call.bytes, call.time_us / time_us)),
+        Place::Cores(_) => None,
+    });
+    let corrections = Corrections::of(ratios);
+    Fitted { constants, free, undetermined, corrections }
 }
 
 /// The constants on which the times depend.

@@ -47,14 +47,15 @@ impl Runner<'_> {
         conditions: &Conditions,
         mut spans: Option<&mut Spans>,
     ) -> Result<Execution, ExecuteError> {
+        let (placement, paths) = (Placement::with(&self.fabric, self.constants), Paths::of(&self.fabric));
         if conditions.is_empty()
             && let Some(done) = self.execute_traced(operation, bytes, spans.as_deref_mut())?
         {
-            return Ok(done);
+            return Ok(self.corrected(done, &placement, (operation, bytes)));
         }
-        let (placement, paths) = (Placement::with(&self.fabric, self.constants), Paths::of(&self.fabric));
         let chosen = self.choice(operation, bytes)?;
-        self.alone(&placement, &paths, chosen, (operation, bytes), conditions, spans)
+        let done = self.alone(&placement, &paths, chosen, (operation, bytes), conditions, spans)?;
+        Ok(self.corrected(done, &placement, (operation, bytes)))
     }
 
     /// Executes the calls of several jobs concurrently. Each uses the algorithm that the library would choose if the job were alone, but
@@ -135,6 +136,7 @@ impl Runner<'_> {
                 chosen: ready.chosen,
                 algorithm: ready.chosen.algorithm.name(),
                 time,
+                correction: 1.0,
                 outcome: Some(outcome),
             }
         });

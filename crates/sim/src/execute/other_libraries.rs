@@ -125,7 +125,7 @@ impl Runner<'_> {
         let time = Picoseconds::from_us(launched.with_device(device_us));
         let wire_us = (device_us - launched.launch_us).max(0.0);
         let chosen = Prediction { estimate: Estimate { wire_us, ..launched }, ..chosen };
-        Ok(Execution { chosen, algorithm: name, time, outcome: Some(outcome) })
+        Ok(Execution { chosen, algorithm: name, time, correction: 1.0, outcome: Some(outcome) })
     }
 
     /// Copies buffers to the host, runs the call between cores with a rank for each GPU, and copies them back.
@@ -155,7 +155,7 @@ impl Runner<'_> {
         };
         let chosen = Prediction { algorithm: LibraryAlgorithm::Direct, protocol: call.protocol, estimate };
         let time = Picoseconds::from_us(estimate.total_us());
-        Ok(Execution { chosen, algorithm: call.algorithm.name(), time, outcome: None })
+        Ok(Execution { chosen, algorithm: call.algorithm.name(), time, correction: 1.0, outcome: None })
     }
 
     /// The collective of an operation: that of the plan, if one is given.

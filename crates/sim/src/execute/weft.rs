@@ -68,7 +68,13 @@ impl Runner<'_> {
             estimate: estimate(&candidate.terms, &cost, ground, bytes),
         };
         let time = outcome.time.max(self.least(ground, operation, bytes));
-        Ok(Execution { chosen, algorithm: candidate.algorithm.name(), time, outcome: Some(outcome) })
+        Ok(Execution {
+            chosen,
+            algorithm: candidate.algorithm.name(),
+            time,
+            correction: 1.0,
+            outcome: Some(outcome),
+        })
     }
 
     /// Runs a given plan with Weft's costs.
@@ -97,7 +103,7 @@ impl Runner<'_> {
             estimate: estimate(&given.terms, &cost, ground, bytes),
         };
         let time = outcome.time.max(self.least(ground, operation, bytes));
-        Ok(Execution { chosen, algorithm: "plan", time, outcome: Some(outcome) })
+        Ok(Execution { chosen, algorithm: "plan", time, correction: 1.0, outcome: Some(outcome) })
     }
 }
 

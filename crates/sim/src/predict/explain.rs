@@ -16,6 +16,8 @@ pub struct Explanation {
     pub closed_form_us: f64,
     /// The time of the simulated run, or the closed form if nothing was simulated.
     pub time_us: f64,
+    /// By how much the correction of a calibration multiplies it; 1 without one.
+    pub correction: f64,
     /// Whether the call was simulated.
     pub is_simulated: bool,
 }
@@ -80,7 +82,8 @@ impl Case {
         Explanation {
             terms,
             closed_form_us: estimate.total_us(),
-            time_us: row.time_us(),
+            time_us: row.time_us() / row.execution.correction,
+            correction: row.execution.correction,
             is_simulated: row.execution.outcome.is_some(),
         }
     }
@@ -191,6 +194,7 @@ impl Explanation {
             "closed_form_us": self.closed_form_us,
             "run_us": self.is_simulated.then_some(self.time_us),
             "change": self.is_simulated.then(|| self.change()),
+            "correction": (self.correction != 1.0).then_some(self.correction),
         })
     }
 }

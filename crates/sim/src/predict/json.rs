@@ -63,12 +63,13 @@ impl Row {
         let beside = self.undisturbed.as_ref().map(|(_, beside)| {
             let each = beside.iter().map(|other| {
                 json!({
-                    "collective": other.what,
-                    "bytes": other.bytes,
-                    "gpus": other.gpus,
-                    "time_us": other.time_us,
-                    "undisturbed_us": other.alone_us,
-                })
+                        "collective": other.what,
+                        "bytes": other.bytes,
+                        "gpus": other.gpus,
+                        "time_us": other.time_us,
+                        "correction": self.execution.correction,
+                "undisturbed_us": other.alone_us,
+                    })
             });
             each.collect::<Vec<_>>()
         });

@@ -88,12 +88,19 @@ fn size_ranges_have_no_gaps() {
 fn switch_algorithms_are_named_and_can_be_excluded() {
     let folder = scratch("plan-switches");
     let command = "weft plan all-reduce \"2x hgx-h100 + 8x ndr\" --size 1G";
-    let text = shown(&folder, command);
-    let text = text.replace('\n', " ");
-    assert!(text.contains("(SHARP). If yours do not, add --without collnet-direct,collnet-chain."), "{text}");
-    assert!(text.contains("GB/s if switches reduce; at most "), "{text}");
-    let text = shown(&folder, &format!("{command} --without nvls-tree,collnet-direct,collnet-chain"));
-    assert!(!text.contains("SHARP") && text.contains("GB/s if GPUs reduce; at most "), "{text}");
+    let text = |options: &str| shown(&folder, &format!("{command}{options}")).replace('\n', " ");
+    let usual = text("");
+    assert!(usual.contains("(NVLink SHARP). If yours do not, add --without nvls-tree."), "{usual}");
+    assert!(usual.contains("GB/s if switches reduce; at most "), "{usual}");
+    assert!(usual.contains("needs network switches that reduce (SHARP)"), "{usual}");
+    let sharp = text(" --sharp");
+    assert!(sharp.contains("collnet-direct, collnet-chain need network switches that reduce"), "{sharp}");
+    for of_network in [" --algorithm collnet-chain", " --sharp --algorithm collnet-chain"] {
+        assert!(text(of_network).contains("collnet-chain"), "{of_network}");
+    }
+    let without = text(" --without nvls-tree");
+    assert!(!without.contains("NVLink SHARP"), "{without}");
+    assert!(without.contains("GB/s if GPUs reduce; at most "), "{without}");
 }
 
 #[test]

@@ -28,6 +28,9 @@ pub use question::{
     BYTES_DEFAULT, Built, ChooseError, Chosen, ChosenSizes, Options, Subject, build, choose, choose_sizes,
 };
 
+/// Why plans for network switches that reduce are left out.
+const NO_SHARP: &str = "needs network switches that reduce (SHARP), which have to be set up; add --sharp if yours are";
+
 /// The candidates for a collective on a fabric, and the bound, before a size is known.
 pub struct Chooser<'g, 'f> {
     placement: &'g Placement<'f>,
@@ -128,19 +131,28 @@ impl<'g, 'f> Chooser<'g, 'f> {
         chooser.bounded(true)
     }
 
-    /// The same without some algorithms, for features that the wiring has but that are not set up, as is often the case with
-    /// SHARP. Without all algorithms that use switches that add, the bound is one without such switches.
-    pub fn without(mut self, left_out: &[Algorithm]) -> Self {
-        let (out, stay): (Vec<Candidate>, _) =
-            self.candidates.into_iter().partition(|candidate| left_out.contains(&candidate.algorithm));
+    /// The same without some algorithms. Without all algorithms that use switches that add, the bound is one without such switches.
+    pub fn without(self, left_out: &[Algorithm]) -> Self {
+        self.leave_out("left out by the caller", |candidate| left_out.contains(&candidate.algorithm))
+    }
+
+    /// The same without plans for network switches that reduce, except those of `named`: SHARP has to be installed and enabled, and few
+    /// networks have it.
+    pub fn without_sharp(self, named: Option<Algorithm>) -> Self {
+        self.leave_out(NO_SHARP, |candidate| {
+            candidate.switch == Some(Switch::Network) && Some(candidate.algorithm) != named
+        })
+    }
+
+    fn leave_out(mut self, why: &str, is_out: impl Fn(&Candidate) -> bool) -> Self {
+        let (out, stay): (Vec<Candidate>, _) = self.candidates.into_iter().partition(is_out);
         let mut names: Vec<Algorithm> = out.iter().map(|candidate| candidate.algorithm).collect();
         names.dedup();
-        self.ruled_out
-            .extend(names.into_iter().map(|algorithm| (algorithm, "left out by the caller".to_owned())));
+        self.ruled_out.extend(names.into_iter().map(|algorithm| (algorithm, why.to_owned())));
         self.ruled_out.sort();
         let uses_switches =
             |candidates: &[Candidate]| candidates.iter().any(|candidate| candidate.switch.is_some());
-        let with_switches = uses_switches(&stay) || !uses_switches(&out);
+        let with_switches = uses_switches(&stay) || self.switches_add && !uses_switches(&out);
         Self { candidates: stay, ..self }.bounded(with_switches)
     }
 

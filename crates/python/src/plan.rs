@@ -112,7 +112,7 @@ impl Plan {
 
 /// The output of `weft plan COLLECTIVE FABRIC --json`.
 #[pyfunction]
-#[pyo3(signature = (collective, fabric, bytes=None, root=None, without=Vec::new()))]
+#[pyo3(signature = (collective, fabric, bytes=None, root=None, without=Vec::new(), sharp=false))]
 pub(crate) fn choose(
     py: Python<'_>,
     collective: &str,
@@ -120,12 +120,13 @@ pub(crate) fn choose(
     bytes: Option<Size>,
     root: Option<u32>,
     without: Vec<String>,
+    sharp: bool,
 ) -> PyResult<String> {
     let kind = kind(py, collective)?;
     let bytes = bytes.map(|size| size.bytes(py)).transpose()?;
     let without = without.iter().map(|name| algorithm(py, name)).collect::<PyResult<_>>()?;
     let fabric = fabric.fabric(py)?;
-    let options = Options { root, without, ..Options::default() };
+    let options = Options { root, without, sharp, ..Options::default() };
     let chosen = py.detach(|| weftlink::plan::choose(kind, &fabric, bytes, &options));
     chosen.map(|chosen| chosen.to_json().to_string()).map_err(|error| no_plan(py, &error))
 }

@@ -245,6 +245,7 @@ def choose(
     bytes: int | str | None = None,
     root: int | None = None,
     without: Sequence[str] = (),
+    sharp: bool = False,
 ) -> str: ...
 def build(
     collective: str,

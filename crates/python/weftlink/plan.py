@@ -32,11 +32,12 @@ def choose(
     *,
     root: int | None = None,
     without: list[str] | None = None,
+    sharp: bool = False,
 ) -> dict[str, Any]:
     """Returns the algorithm with the shortest predicted time for calls of this size (default 64 MiB), and why the others lost, as
-    ``weft plan COLLECTIVE FABRIC --json`` prints it. Algorithms in ``without`` are left out.
+    ``weft plan COLLECTIVE FABRIC --json`` prints it. Algorithms in ``without`` are left out. ``sharp`` says that the network's switches reduce.
     """
-    return json.loads(_native.choose(collective, fabric, size, root, without or []))
+    return json.loads(_native.choose(collective, fabric, size, root, without or [], sharp))
 
 
 def build(

@@ -82,9 +82,12 @@ struct Build {
     /// Use this algorithm instead of the fastest; `weft plan --list` prints them
     #[arg(long, value_name = "NAME")]
     algorithm: Option<Algorithm>,
-    /// Exclude algorithms, such as collnet-direct where SHARP is not in use
+    /// Exclude algorithms, such as nvls where NVLink SHARP is not in use
     #[arg(long, value_name = "NAME,..", requires = "fabric", value_delimiter = ',')]
     without: Vec<Algorithm>,
+    /// The network's switches reduce: SHARP is installed and enabled
+    #[arg(long, requires = "fabric")]
+    sharp: bool,
     /// Run LANES rings in parallel, or split each block into LANES parts (with --algorithm ring or staged, without a fabric)
     #[arg(long, conflicts_with = "fabric", value_parser = between(1_u32, 64))]
     lanes: Option<u32>,
@@ -126,6 +129,7 @@ impl Build {
             torus: self.torus.map(|torus| torus.0),
             messages: self.messages.as_ref().map(|messages| messages.0.clone()),
             without: self.without.clone(),
+            sharp: self.sharp,
             constants: self.calibration.constants(),
         }
     }

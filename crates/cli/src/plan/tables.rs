@@ -185,12 +185,13 @@ fn print_switches(out: &mut impl Write, candidates: &[RankedCandidate]) -> io::R
         let names: Vec<&str> = Algorithm::ALL.into_iter().filter(uses).map(Algorithm::name).collect();
         if !names.is_empty() {
             let need = if names.len() == 1 { "needs" } else { "need" };
-            say!(
-                out,
-                "{} {need} {what}. If yours do not, add --without {}.",
-                names.join(", "),
-                names.join(",")
-            )?;
+            let (algorithms, left_out) = (names.join(", "), names.join(","));
+            match switch {
+                Switch::Nvswitch => {
+                    say!(out, "{algorithms} {need} {what}. If yours do not, add --without {left_out}.")?
+                }
+                Switch::Network => say!(out, "{algorithms} {need} {what}.")?,
+            }
         }
     }
     Ok(())

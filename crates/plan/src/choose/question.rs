@@ -26,6 +26,8 @@ pub struct Options {
     pub messages: Option<Vec<(u32, u32)>>,
     /// Algorithms that must not be chosen.
     pub without: Vec<Algorithm>,
+    /// Whether the switches of the network reduce (SHARP). A plan that needs them is otherwise built only if it is named.
+    pub sharp: bool,
 }
 
 /// The collective and the fabric that an answer is about.
@@ -159,7 +161,7 @@ pub fn choose(
 ) -> Result<Chosen, ChooseError> {
     let question = Question::new(kind, fabric, options)?;
     let bytes = question.bytes(bytes)?;
-    let chooser = question.chooser();
+    let chooser = question.chooser(None);
     let choice = question.choice(&chooser, bytes)?;
     Ok(Chosen { subject: question.subject(&chooser), choice })
 }
@@ -175,7 +177,7 @@ pub fn choose_sizes(
     if kind == Kind::Barrier {
         return Err(ChooseError::Option { option: "sizes", collective: kind.name() });
     }
-    let chooser = question.chooser();
+    let chooser = question.chooser(None);
     question.choice(&chooser, sizes.0)?;
     let mut breakpoints = chooser.breakpoints(sizes);
     let chosen = |bytes: u64| chooser.choose(bytes).chosen().cloned();
@@ -196,7 +198,7 @@ pub fn build(
 ) -> Result<Built, ChooseError> {
     let question = Question::new(kind, fabric, options)?;
     let bytes = question.bytes(bytes)?;
-    let chooser = question.chooser();
+    let chooser = question.chooser(algorithm);
     let choice = question.choice(&chooser, bytes)?;
     let is_wanted =
         |candidate: &&RankedCandidate| algorithm.is_none_or(|wanted| candidate.algorithm == wanted);
@@ -278,6 +280,7 @@ struct Question<'f> {
     collective: Collective,
     placement: Placement<'f>,
     without: Vec<Algorithm>,
+    sharp: bool,
 }
 
 impl<'f> Question<'f> {
@@ -287,7 +290,7 @@ impl<'f> Question<'f> {
         }
         let placement = Placement::with(fabric, &options.constants);
         let collective = kind.collective(placement.layout().ranks(), options)?;
-        Ok(Self { kind, collective, placement, without: options.without.clone() })
+        Ok(Self { kind, collective, placement, without: options.without.clone(), sharp: options.sharp })
     }
 
     /// The bytes of a call. A barrier moves nothing, so it has no size.
@@ -301,8 +304,10 @@ impl<'f> Question<'f> {
         }
     }
 
-    fn chooser(&self) -> Chooser<'_, 'f> {
-        Chooser::new(&self.collective, self.kind.is_uneven(), &self.placement).without(&self.without)
+    fn chooser(&self, named: Option<Algorithm>) -> Chooser<'_, 'f> {
+        let chooser = Chooser::new(&self.collective, self.kind.is_uneven(), &self.placement);
+        let chooser = if self.sharp { chooser } else { chooser.without_sharp(named) };
+        chooser.without(&self.without)
     }
 
     /// All candidates, of which one is chosen.

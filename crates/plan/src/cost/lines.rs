@@ -1,27 +1,27 @@
 //! Rates of a fabric's links in the terms of the model: its constants are fractions of line rates.
 
 use weftlink_fabric::catalog::links;
-use weftlink_fabric::figure::{Basis, LinkRate};
-use weftlink_fabric::{DeviceId, DeviceKind, Fabric, Link, LinkKind, Measure};
+use weftlink_fabric::figure::LinkRate;
+use weftlink_fabric::{DeviceId, DeviceKind, Fabric, Link, LinkKind, LinkSpec, Measure};
 
-/// Bytes per second of a link: its line rate. A link that was measured to be slower than such links usually are counts as a fraction of
-/// one.
+/// Bytes per second of a link: its line rate. A link whose effective rate is lower than that of such links in the catalog, because it was
+/// measured or a file says so, counts as a fraction of one.
 pub fn line(fabric: &Fabric, link: &Link) -> f64 {
     let spec = fabric.spec(link);
     if matches!(spec.kind, LinkKind::Socket(_)) {
         return fabric.limit(link).bytes_per_second() as f64;
     }
     let nominal = fabric.rate(link, Measure::Nominal).bytes_per_second() as f64;
-    let Some(measured) = spec.effective.as_ref().filter(|rate| rate.basis == Basis::Measured) else {
-        return nominal;
-    };
-    let (Some(line), usual) = (&spec.nominal, links::spec_of(spec.kind)) else { return nominal };
+    let (Some(line), Some(own)) = (&spec.nominal, &spec.effective) else { return nominal };
+    let usual = links::variant(&links::id_of(spec)).map_or_else(|| links::spec_of(spec.kind), LinkSpec::clone);
     let per_second = |rate: &LinkRate| rate.value.bytes_per_second() as f64;
     let reached = match (&usual.nominal, &usual.effective) {
         (Some(nominal), Some(effective)) => per_second(effective) / per_second(nominal),
         _ => 1.0,
     };
-    nominal * (per_second(measured) / (per_second(line) * reached)).min(1.0)
+    let part = per_second(own) / (per_second(line) * reached);
+    // Rates are rounded to whole bytes per second.
+    if part > 1.0 - 1e-6 { nominal } else { nominal * part }
 }
 
 /// Bytes per second of all links of a GPU to other GPUs.
@@ -57,4 +57,40 @@ pub fn slot(fabric: &Fabric, device: DeviceId) -> Option<(f64, u32)> {
         }
     }
     reached.get(1).and_then(|(_, slowest)| *slowest)
+}
+
+#[cfg(test)]
+mod tests {
+    use weftlink_fabric::catalog::systems;
+    use weftlink_fabric::figure::Basis;
+    use weftlink_fabric::format::{self, document};
+
+    use super::*;
+
+    /// The effective rates of the catalog are those that its constants are fractions of.
+    #[test]
+    fn links_of_the_catalog_have_their_line_rates() {
+        for system in systems::all() {
+            let fabric = system.fabric();
+            for link in fabric.links() {
+                let spec = fabric.spec(link);
+                let is_measured = spec.effective.as_ref().is_some_and(|rate| rate.basis == Basis::Measured);
+                if is_measured || matches!(spec.kind, LinkKind::Socket(_)) {
+                    continue;
+                }
+                let nominal = fabric.rate(link, Measure::Nominal).bytes_per_second() as f64;
+                assert_eq!(line(&fabric, link), nominal, "{}: {}", system.name, links::id_of(spec));
+            }
+        }
+    }
+
+    #[test]
+    fn an_effective_rate_of_a_file_counts() {
+        let usual = systems::by_name("4x-rtx4090").expect("a preset").fabric();
+        let text = document::write_toml(&usual).expect("a document");
+        let quarter = text.replace("gb_per_s_each_way = 24.0", "gb_per_s_each_way = 6.0");
+        let slow = format::read(quarter.as_bytes(), "slow.toml", None).expect("a fabric");
+        let slots = |fabric: &Fabric| slot(fabric, fabric.gpus()[0]).expect("a slot").0;
+        assert_eq!(slots(&slow), slots(&usual) / 4.0);
+    }
 }

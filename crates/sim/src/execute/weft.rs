@@ -16,9 +16,6 @@ use crate::host;
 use crate::library::Prediction;
 use crate::setup::{LibraryAlgorithm, Operation};
 
-/// Reductions in the network need a plugin.
-const NEED_A_PLUGIN: [Algorithm; 2] = [Algorithm::CollnetDirect, Algorithm::CollnetChain];
-
 impl Runner<'_> {
     /// Runs the choice of Weft's cost model.
     pub(super) fn by_plan(
@@ -32,7 +29,7 @@ impl Runner<'_> {
             return self.by_given(plan, ground, paths, (operation, bytes), spans);
         }
         let collective = self.collective(operation)?;
-        let chooser = Chooser::new(&collective, self.counts.is_some(), ground).without(&NEED_A_PLUGIN);
+        let chooser = Chooser::new(&collective, self.counts.is_some(), ground).without_sharp(None);
         let (candidate, cost) =
             chooser.cheapest(bytes).ok_or_else(|| ExecuteError::unsupported(&self.setup, operation))?;
         let layout = ground.layout();
@@ -118,7 +115,7 @@ pub(crate) fn closed_forms_of_weft(ground: &Placement<'_>, calls: &[(Operation, 
     let mut times = vec![f64::NAN; calls.len()];
     for operation in operations {
         let Some(collective) = host::collective(operation, ground.layout().ranks()) else { continue };
-        let chooser = Chooser::new(&collective, false, ground).without(&NEED_A_PLUGIN);
+        let chooser = Chooser::new(&collective, false, ground).without_sharp(None);
         for ((_, bytes), time) in calls.iter().zip(&mut times).filter(|((of, _), _)| *of == operation) {
             *time = chooser.cheapest(*bytes).map_or(f64::NAN, |(_, cost)| cost.time().us());
         }
@@ -296,7 +293,7 @@ mod tests {
         let mut off = Vec::new();
         for &operation in Operation::ALL {
             let Some(collective) = host::collective(operation, 8) else { continue };
-            let chooser = Chooser::new(&collective, false, &ground).without(&NEED_A_PLUGIN);
+            let chooser = Chooser::new(&collective, false, &ground).without_sharp(None);
             for bytes in [1 << 20, 1 << 30] {
                 let Some((candidate, cost)) = chooser.cheapest(bytes) else { continue };
                 let plan = partial(ground.layout(), &collective, candidate, 8).unwrap();
@@ -327,7 +324,7 @@ mod tests {
             let (ground, paths) = (Placement::of(&fabric), Paths::of(&fabric));
             for operation in OPERATIONS {
                 let collective = host::collective(operation, fabric.gpus().len() as u32).unwrap();
-                let chooser = Chooser::new(&collective, false, &ground).without(&NEED_A_PLUGIN);
+                let chooser = Chooser::new(&collective, false, &ground).without_sharp(None);
                 for bytes in [8_u64, 64 << 10, 1 << 20, 64 << 20, 1 << 30] {
                     let (best, _) = chooser.cheapest(bytes).unwrap();
                     for (candidate, cost) in chooser.costs(bytes) {

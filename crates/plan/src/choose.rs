@@ -29,7 +29,8 @@ pub use question::{
 };
 
 /// Why plans for network switches that reduce are left out.
-const NO_SHARP: &str = "needs network switches that reduce (SHARP), which have to be set up; add --sharp if yours are";
+const NO_SHARP: &str =
+    "needs network switches that reduce (SHARP), which have to be set up; add --sharp if yours are";
 
 /// The candidates for a collective on a fabric, and the bound, before a size is known.
 pub struct Chooser<'g, 'f> {

@@ -19,7 +19,7 @@ use weftlink_plan::plan::Protocol;
 use weftlink_plan::{Collective, Layout, Partial, Recipe, Verified};
 
 use crate::constants::Constants;
-use crate::corrections::Corrections;
+use crate::corrections::{self, Corrections};
 use crate::engine::{Conditions, Outcome, SimError, Spans, Volumes};
 use crate::estimate::Machine;
 use crate::host::HostError;
@@ -170,15 +170,40 @@ impl<'s> Runner<'s> {
         Self { corrections: Some(corrections), ..self }
     }
 
-    /// The call, with the time that a calibration corrects it to.
-    fn corrected(&self, done: Execution, ground: &Placement<'_>, call: (Operation, u64)) -> Execution {
+    /// The call, with the time that a calibration corrects it to: by as much as it corrects the call when nothing is disturbed.
+    fn corrected(
+        &self,
+        done: Execution,
+        ground: &Placement<'_>,
+        call: (Operation, u64),
+        conditions: &Conditions,
+    ) -> Execution {
         let Some(corrections) = self.corrections.filter(|known| !known.is_empty() && self.program.is_none())
         else {
             return done;
         };
-        let wanted = done.time.us() * corrections.factor(&self.setup, call.0, call.1);
+        let factor = corrections.factor(&self.setup, call.0, call.1);
+        let factor = factor.unwrap_or_else(|| self.undone(corrections, call));
+        let undisturbed_us = match conditions.is_empty() {
+            true => done.time.us(),
+            false => done.chosen.estimate.total_us().min(done.time.us()),
+        };
+        let wanted = done.time.us() + (factor - 1.0) * undisturbed_us;
         let time = Picoseconds::from_us(wanted).max(self.least(ground, call.0, call.1).min(done.time));
         Execution { time, correction: time.us() / done.time.us(), ..done }
+    }
+
+    /// By how much to multiply the time of a call that no calibration measured.
+    fn undone(&self, corrections: &Corrections, call: (Operation, u64)) -> f64 {
+        let form = |constants: &Constants, machine: &Machine| {
+            let found = predict_on(constants, machine, &self.setup, call.0, call.1);
+            found.map(|found| found.estimate.total_us())
+        };
+        let before = Machine::new(&corrections.base, &self.setup);
+        match (form(&corrections.base, &before), form(self.constants, &self.machine)) {
+            (Some(before), Some(now)) => corrections::undone(now / before, call.1),
+            _ => 1.0,
+        }
     }
 
     /// Cuts buffers into blocks of these lengths, relative to each other: that of each rank in an all-gather or a reduce-scatter, that for
@@ -234,7 +259,7 @@ impl<'s> Runner<'s> {
         let paths = Paths::of(&self.fabric);
         let call = |(operation, bytes): &(Operation, u64)| {
             let done = self.call(&ground, &paths, *operation, *bytes)?;
-            Ok(self.corrected(done, &ground, (*operation, *bytes)))
+            Ok(self.corrected(done, &ground, (*operation, *bytes), &Conditions::default()))
         };
         calls.iter().map(call).collect()
     }
@@ -285,13 +310,9 @@ impl<'s> Runner<'s> {
         let layout = layout(ground.layout(), &self.setup, chosen.algorithm);
         let simulated = Simulated { paths, chosen: &chosen, operation: call.0, bytes: call.1, conditions };
         let outcome = self.simulate(simulated, &layout, spans)?;
-        let time = match &outcome {
-            Some(outcome) => {
-                let time = Picoseconds::from_us(chosen.estimate.with_device(outcome.time.us()));
-                time.max(self.least(ground, call.0, call.1))
-            }
-            None => Picoseconds::from_us(chosen.estimate.total_us()),
-        };
+        let estimate = &chosen.estimate;
+        let us = outcome.as_ref().map_or(estimate.total_us(), |run| estimate.with_device(run.time.us()));
+        let time = Picoseconds::from_us(us).max(self.least(ground, call.0, call.1));
         Ok(Execution { chosen, algorithm: chosen.algorithm.name(), time, correction: 1.0, outcome })
     }
 
@@ -486,7 +507,7 @@ mod tests {
             let runner = Runner::new(&constants, &setup).unwrap();
             let seen = runner.setup.clone();
             let corrections =
-                Corrections::of(factor.into_iter().map(|factor| (&seen, call.0, call.1, factor)));
+                Corrections::of(&constants, factor.into_iter().map(|factor| (&seen, call.0, call.1, factor)));
             let done = runner.corrected_by(&corrections).execute(&[call]).unwrap().remove(0);
             (done.time.us(), done.correction)
         };

@@ -340,6 +340,11 @@ impl Setup {
         self.launch.unwrap_or(if by_hand { Launch::OneThread } else { Launch::ProcessPerGpu })
     }
 
+    /// Groups of GPUs that reach each other without the network: nodes, or racks.
+    pub fn islands(&self) -> u32 {
+        if self.intra == Intra::Nvl72 { self.ranks().div_ceil(self.rack_gpus) } else { self.nodes }
+    }
+
     /// Checks that the parts are consistent; an error says what is wrong.
     pub fn check(&self) -> Result<(), &'static str> {
         let island = self.intra == Intra::Nvl72 && self.ranks() <= self.rack_gpus;

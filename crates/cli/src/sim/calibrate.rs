@@ -130,9 +130,11 @@ fn document(calibration: &Calibration, errors: &[Errors], slow: &[Outlier], note
             "table": row.table, "band": BANDS[row.band].0, "calls": row.calls, "before": row.before, "after": row.after,
         })
     });
-    let corrections = calibration.corrections.ranges().into_iter().map(|(collective, nodes, (least, most))| {
-        json!({ "collective": collective, "nodes": nodes, "least": least, "most": most })
-    });
+    let corrections = calibration
+        .corrections
+        .ranges()
+        .into_iter()
+        .map(|(what, (least, most))| json!({ "what": what, "least": least, "most": most }));
     let outliers = slow
         .iter()
         .map(|slow| json!({ "host": slow.host, "slower": slow.slower, "tables": slow.runs.len() }));
@@ -190,11 +192,10 @@ fn print(
         if open == 0 { "" } else { " (in the file, with their uncertainty)" },
         TABLE.len()
     )?;
-    for (collective, nodes, (least, most)) in calibration.corrections.ranges() {
-        let nodes = counted(nodes as usize, "node");
+    for (what, (least, most)) in calibration.corrections.ranges() {
         say!(
             out,
-            "{collective} on {nodes}: what the constants leave is corrected by x {least:.2} to {most:.2}, for this collective alone"
+            "{what}: times are multiplied by {least:.2} to {most:.2}, the error that remains, for this collective alone"
         )?;
     }
     writeln!(out)?;

@@ -142,10 +142,7 @@ pub(super) fn explanation(out: &mut impl Write, row: &Row, explanation: &Explana
     }
     if explanation.correction != 1.0 {
         let (by, corrected) = (explanation.correction, row.time_us());
-        say!(
-            out,
-            "corrected by the calibration, which measured this collective: x {by:.3} = {corrected:.2} us"
-        )?;
+        say!(out, "corrected by the calibration: x {by:.3} = {corrected:.2} us")?;
     }
     Ok(())
 }

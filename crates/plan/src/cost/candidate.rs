@@ -345,10 +345,10 @@ fn message_blocks(collective: &Collective, placement: &Placement<'_>) -> Option<
 impl Terms {
     /// The closed form of a call with these hops and bytes.
     pub fn form(&self, placement: &Placement<'_>, work: Work, bytes: u64) -> Form {
-        let hops = work.hops_inside > 0 && work.hops_across > 0;
+        let has_both = work.hops_inside > 0 && work.hops_across > 0;
         let flow = match self.path_per_hop.filter(|_| self.protocol.is_some()) {
             Some(per_hop) => Flow::Tiles(per_hop),
-            None if !hops => Flow::Steps,
+            None if !has_both => Flow::Steps,
             None if self.one_target => Flow::Ring,
             None => Flow::Phases,
         };

@@ -74,7 +74,7 @@ impl Hops {
         Self::new(constants, network, sm.is_some_and(|sm| sm < SM_HOPPER), 0.0)
     }
 
-    /// The times of hops over a network, between GPUs before Hopper or later ones, of which each takes so much longer to stage its message.
+    /// The times of hops over a network, between GPUs before Hopper or later ones. `staged_us` is added to each hop that stages its message.
     pub fn new(
         constants: &Constants,
         network: Option<Network>,

@@ -13,7 +13,8 @@ pub fn line(fabric: &Fabric, link: &Link) -> f64 {
     }
     let nominal = fabric.rate(link, Measure::Nominal).bytes_per_second() as f64;
     let (Some(line), Some(own)) = (&spec.nominal, &spec.effective) else { return nominal };
-    let usual = links::variant(&links::id_of(spec)).map_or_else(|| links::spec_of(spec.kind), LinkSpec::clone);
+    let usual =
+        links::variant(&links::id_of(spec)).map_or_else(|| links::spec_of(spec.kind), LinkSpec::clone);
     let per_second = |rate: &LinkRate| rate.value.bytes_per_second() as f64;
     let reached = match (&usual.nominal, &usual.effective) {
         (Some(nominal), Some(effective)) => per_second(effective) / per_second(nominal),

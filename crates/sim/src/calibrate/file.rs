@@ -8,6 +8,7 @@ use weftlink_fabric::nearest::did_you_mean;
 use super::Fitted;
 use crate::constants::{Constants, TABLE, hash};
 use crate::corrections::{Calibrated, Corrections, Key};
+use crate::setup::{Library, Operation};
 
 /// Maximum size of a file.
 const BYTES_MAX: usize = 1 << 20;
@@ -97,9 +98,20 @@ pub enum FileError {
     },
 }
 
-/// A hash of all shipped constants: a calibration moves them, and means nothing for others.
+/// Raised with each change of the model that changes predictions: corrections are what a model leaves of the errors.
+const MODEL: u32 = 2;
+
+/// A hash of the model and of all shipped constants: a calibration moves them, and means nothing for others.
 fn fingerprint() -> u64 {
-    hash(TABLE.iter().flat_map(|constant| format!("{} {};", constant.name, constant.value).into_bytes()))
+    let constants = TABLE.iter().map(|constant| format!("{} {};", constant.name, constant.value));
+    hash(constants.chain([format!("model {MODEL}")]).flat_map(String::into_bytes))
+}
+
+/// A hash of the moved constants, as the file has them: corrections are what these leave of the errors.
+fn moved(calibration: &Calibration) -> String {
+    let value =
+        |found: &Found| format!("{} {:?};", found.index, rounded(calibration.constants.at(found.index)));
+    format!("{:#018x}", hash(calibration.found.iter().flat_map(|found| value(found).into_bytes())))
 }
 
 impl Calibration {
@@ -145,9 +157,9 @@ impl Calibration {
             corrections: Corrections::default(),
         };
         for (name, value) in &file {
-            let Some(of) = value.as_table() else {
+            let Some(of) = value.as_table().filter(|_| name != "corrections") else {
                 match name.as_str() {
-                    "constants" | "machine" | "library" | "calls" => continue,
+                    "constants" | "machine" | "library" | "calls" | "corrections_of" => continue,
                     "corrections" => {
                         calibration.corrections = corrections(value)?;
                         continue;
@@ -175,6 +187,13 @@ impl Calibration {
             calibration.found.push(Found { index, before, now });
         }
         calibration.found.sort_by_key(|found| found.index);
+        if !calibration.corrections.is_empty() && word("corrections_of")? != moved(&calibration) {
+            return Err(FileError::Form(
+                "the constants were changed, and the corrections are what the former ones leave of the errors: delete all \
+                 [[corrections]]"
+                    .to_owned(),
+            ));
+        }
         Ok(calibration)
     }
 
@@ -201,6 +220,9 @@ impl fmt::Display for Calibration {
         writeln!(f, "machine = {}", toml::Value::from(self.machine.as_str()))?;
         writeln!(f, "library = {}", toml::Value::from(self.library.as_str()))?;
         writeln!(f, "calls = {}", self.calls)?;
+        if !self.corrections.is_empty() {
+            writeln!(f, "corrections_of = \"{}\" # the values below", moved(self))?;
+        }
         for found in &self.found {
             let constant = &TABLE[found.index];
             let unit = if constant.unit.is_empty() { String::new() } else { format!("{} ", constant.unit) };
@@ -233,7 +255,9 @@ impl fmt::Display for Calibration {
                 rounded(libm::exp(*log_ratio).clamp(1.0 / FACTOR_MAX, FACTOR_MAX))
             };
             let factors: Vec<f64> = curve.iter().map(factor).collect();
-            writeln!(f, "nodes = {}\nbytes = {bytes:?}\nfactors = {factors:?}", key.nodes)?;
+            let Key { version, nodes, islands, ranks, .. } = key;
+            writeln!(f, "version = {}\nnodes = {nodes}\nislands = {islands}", text(version))?;
+            writeln!(f, "ranks = {ranks}\nbytes = {bytes:?}\nfactors = {factors:?}")?;
         }
         Ok(())
     }
@@ -243,7 +267,7 @@ impl fmt::Display for Calibration {
 fn corrections(value: &toml::Value) -> Result<Corrections, FileError> {
     let wrong = |what: &str| FileError::Form(format!("`corrections`: {what}"));
     let mut corrections = Corrections::default();
-    for curve in value.as_array().ok_or_else(|| wrong("expected an array of tables"))? {
+    for curve in value.as_array().ok_or_else(|| wrong("write [[corrections]] with two brackets"))? {
         let word = |key: &str| {
             let word = curve.get(key).and_then(toml::Value::as_str);
             word.map(str::to_owned).ok_or_else(|| wrong(&format!("`{key}` is missing, a text")))
@@ -252,13 +276,28 @@ fn corrections(value: &toml::Value) -> Result<Corrections, FileError> {
             let list = curve.get(key).and_then(toml::Value::as_array);
             list.ok_or_else(|| wrong(&format!("`{key}` is missing, an array")))
         };
-        let nodes =
-            curve.get("nodes").and_then(toml::Value::as_integer).and_then(|nodes| nodes.try_into().ok());
+        let count = |key: &str| {
+            let number = curve.get(key).and_then(toml::Value::as_integer);
+            let number = number.ok_or_else(|| wrong(&format!("`{key}` is missing, a number")))?;
+            let count = u32::try_from(number).ok().filter(|count| *count > 0);
+            count.ok_or_else(|| wrong(&format!("`{key}` is {number}; expected a number above 0")))
+        };
+        let known = |key: &str, names: &[&str]| {
+            let name = word(key)?;
+            let near = did_you_mean(&name, names.iter().copied());
+            let message = format!("unknown {key} `{name}`.{near}");
+            names.contains(&name.as_str()).then_some(name).ok_or_else(|| wrong(&message))
+        };
+        let libraries: Vec<&str> = Library::ALL.iter().map(|library| library.name()).collect();
+        let collectives: Vec<&str> = Operation::ALL.iter().map(|operation| operation.name()).collect();
         let key = Key {
-            library: word("library")?,
-            collective: word("collective")?,
+            library: known("library", &libraries)?,
+            version: word("version")?,
+            collective: known("collective", &collectives)?,
             node: word("node")?,
-            nodes: nodes.ok_or_else(|| wrong("`nodes` is missing, a number"))?,
+            nodes: count("nodes")?,
+            islands: count("islands")?,
+            ranks: count("ranks")?,
         };
         let (sizes, factors) = (list("bytes")?, list("factors")?);
         if sizes.len() != factors.len() {
@@ -266,14 +305,18 @@ fn corrections(value: &toml::Value) -> Result<Corrections, FileError> {
         }
         let point = |(bytes, factor): (&toml::Value, &toml::Value)| {
             let bytes = bytes.as_integer().and_then(|bytes| u64::try_from(bytes).ok());
-            let factor = factor.as_float().filter(|factor| (1.0 / FACTOR_MAX..=FACTOR_MAX).contains(factor));
+            let factor = factor.as_float().or_else(|| Some(factor.as_integer()? as f64));
+            let factor = factor.filter(|factor| (1.0 / FACTOR_MAX..=FACTOR_MAX).contains(factor));
             bytes.zip(factor).map(|(bytes, factor)| (bytes, libm::log(factor)))
         };
         let points: Option<Vec<(u64, f64)>> = sizes.iter().zip(factors).map(point).collect();
         let points = points.ok_or_else(|| {
             wrong(&format!("expected whole bytes, and factors from {} to {FACTOR_MAX}", 1.0 / FACTOR_MAX))
         })?;
-        corrections.curves.insert(key, points);
+        let twice = format!("{} on {} nodes stands twice", key.collective, key.nodes);
+        if corrections.curves.insert(key, points).is_some() {
+            return Err(wrong(&twice));
+        }
     }
     Ok(corrections)
 }
@@ -294,8 +337,11 @@ mod tests {
         let key = Key {
             library: "nccl".into(),
             collective: "all_reduce".into(),
+            version: "2.28".into(),
             node: "8 x h100 (nvswitch)".into(),
             nodes: 1,
+            islands: 1,
+            ranks: 8,
         };
         let mut corrections = Corrections::default();
         corrections.curves.insert(key, vec![(8, libm::log(1.25)), (1 << 30, 0.0)]);
@@ -325,6 +371,14 @@ mod tests {
         );
         assert!(why(&text.replace("[8, ", "[")).contains("`bytes` and `factors` differ in length"));
         assert!(why(&text.replace("[1.25, ", "[1e9, ")).contains("factors from 0.01 to 100"));
+        assert!(why(&text.replace("all_reduce", "all_reduced")).contains("Did you mean `all_reduce`"));
+        assert!(why(&text.replace("nodes = 1", "nodes = -1")).contains("`nodes` is -1"));
+        assert!(why(&text.replace("[[corrections]]", "[corrections]")).contains("two brackets"));
+        assert!(why(&text.replace("value = 5.5", "value = 5.6")).contains("delete all [[corrections]]"));
+        let twice = text.split_once("[[corrections]]").unwrap().1;
+        assert!(why(&format!("{text}[[corrections]]{twice}")).contains("stands twice"));
+        let whole = text.replace("1.25, 1.0]", "2, 1]");
+        assert!(whole != text && Calibration::read(&whole).is_ok());
         assert!(why("").contains("`constants` is missing"));
         assert!(why("[").contains("weft sim calibrate"));
     }

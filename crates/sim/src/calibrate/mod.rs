@@ -241,7 +241,7 @@ pub fn calibrate(base: &Constants, places: &[Place], measured: &[Measured]) -> F
         Place::Gpus(on) => Some((&on.0, call.operation, call.bytes, call.time_us / time_us)),
         Place::Cores(_) => None,
     });
-    let corrections = Corrections::of(ratios);
+    let corrections = Corrections::of(base, ratios);
     Fitted { constants, free, undetermined, corrections }
 }
 

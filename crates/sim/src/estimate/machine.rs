@@ -86,7 +86,7 @@ impl Machine {
     pub fn new(constants: &Constants, setup: &Setup) -> Self {
         let ranks = setup.ranks();
         let is_rack = setup.intra == Intra::Nvl72;
-        let islands = if is_rack { ranks.div_ceil(setup.rack_gpus) } else { setup.nodes };
+        let islands = setup.islands();
         // Where islands differ, the average.
         let island = match is_rack {
             true => f64::from(ranks.min(setup.rack_gpus)),
@@ -102,7 +102,7 @@ impl Machine {
         let line = setup.port_line_gbytes_per_second();
         let nvls = line
             * match (setup.intra, generation) {
-                (Intra::Nvl72, _) if island > 8.0 => constants[Name::NvlsRack],
+                (Intra::Nvl72, Generation::Blackwell) if island > 8.0 => constants[Name::NvlsRack],
                 (_, Generation::Blackwell) => constants[Name::NvlsBlackwell],
                 _ => constants[Name::NvlsHopper],
             };

@@ -51,11 +51,11 @@ impl Runner<'_> {
         if conditions.is_empty()
             && let Some(done) = self.execute_traced(operation, bytes, spans.as_deref_mut())?
         {
-            return Ok(self.corrected(done, &placement, (operation, bytes)));
+            return Ok(self.corrected(done, &placement, (operation, bytes), conditions));
         }
         let chosen = self.choice(operation, bytes)?;
         let done = self.alone(&placement, &paths, chosen, (operation, bytes), conditions, spans)?;
-        Ok(self.corrected(done, &placement, (operation, bytes)))
+        Ok(self.corrected(done, &placement, (operation, bytes), conditions))
     }
 
     /// Executes the calls of several jobs concurrently. Each uses the algorithm that the library would choose if the job were alone, but

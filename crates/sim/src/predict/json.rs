@@ -63,13 +63,12 @@ impl Row {
         let beside = self.undisturbed.as_ref().map(|(_, beside)| {
             let each = beside.iter().map(|other| {
                 json!({
-                        "collective": other.what,
-                        "bytes": other.bytes,
-                        "gpus": other.gpus,
-                        "time_us": other.time_us,
-                        "correction": self.execution.correction,
-                "undisturbed_us": other.alone_us,
-                    })
+                    "collective": other.what,
+                    "bytes": other.bytes,
+                    "gpus": other.gpus,
+                    "time_us": other.time_us,
+                    "undisturbed_us": other.alone_us,
+                })
             });
             each.collect::<Vec<_>>()
         });
@@ -85,6 +84,7 @@ impl Row {
         json!({
             "bytes": self.bytes,
             "time_us": self.time_us(),
+            "correction": (self.execution.correction != 1.0).then_some(self.execution.correction),
             "algbw_gb_per_s": self.algbw_gb_per_s,
             "busbw_gb_per_s": self.busbw_gb_per_s,
             "algorithm": self.execution.algorithm,

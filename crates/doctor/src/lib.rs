@@ -1,0 +1,15 @@
+//! What is wrong with a multi-GPU machine, a log or a job, what it costs, and how to fix it.
+//!
+//! A check looks at a [`Machine`], which is a probed fabric and the files, driver reports and command outputs that the probe read, live
+//! or from a recording. It returns [`Outcome`]s; a [`Report`] collects them. Logs and jobs have readers of their own, which return the same
+//! [`Finding`]s.
+//!
+//! Deliberately absent: reading hardware and starting commands, which `weftlink_probe` does, and printing.
+
+mod check;
+pub mod checks;
+pub mod cost;
+mod finding;
+
+pub use check::{Check, Machine, examine};
+pub use finding::{Cost, Evidence, Finding, Outcome, Report, Severity, Uninspected};

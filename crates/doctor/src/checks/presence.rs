@@ -1,0 +1,263 @@
+//! Whether the driver reports all GPUs, knows their generation, and lets this process see them.
+
+use std::collections::BTreeMap;
+
+use weftlink_fabric::DeviceKind;
+
+use super::gpus::{gpus, join, nvswitches, on_bus, short};
+use crate::check::{Check, Machine};
+use crate::finding::{Finding, Outcome, Severity};
+
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        id: "gpus-missing",
+        finds: "GPUs that the driver does not report, or that a baseboard lacks",
+        reads: "NVML, /sys/bus/pci/devices",
+        run: missing,
+    },
+    Check {
+        id: "driver-too-old",
+        finds: "A driver that is older than the generation of a GPU, or that no longer supports it",
+        reads: "NVML, PCI device ids",
+        run: too_old,
+    },
+    Check {
+        id: "gpu-models-mixed",
+        finds: "GPUs of several models or memory sizes",
+        reads: "NVML, PCI device ids",
+        run: mixed,
+    },
+    Check {
+        id: "cuda-visible-devices",
+        finds: "A CUDA_VISIBLE_DEVICES that hides GPUs or is malformed",
+        reads: "the environment of this process",
+        run: visible,
+    },
+];
+
+fn missing(machine: &Machine<'_>) -> Vec<Outcome> {
+    let (reported, listed) = (gpus(machine), on_bus(machine));
+    if reported.is_empty() && listed.is_empty() {
+        return Vec::new();
+    }
+    let lost: Vec<(String, &str)> = listed
+        .iter()
+        .filter(|(_, bus)| !reported.iter().any(|gpu| gpu.bus == *bus))
+        .map(|(gpu, bus)| (machine.fabric.device_name(*gpu), bus.as_str()))
+        .collect();
+    let mut outcomes = Vec::new();
+    if !lost.is_empty() {
+        let names: Vec<&str> = lost.iter().map(|(name, _)| name.as_str()).collect();
+        let reason = machine.tree.read("nvml/reason");
+        let reason = reason.as_deref().unwrap_or("the driver lists other GPUs only");
+        let mut finding = Finding::new(
+            "gpus-missing",
+            Severity::Critical,
+            format!(
+                "the driver reports {} of {} GPUs on the PCI bus: {} missing",
+                reported.len(),
+                listed.len(),
+                verb(&names)
+            ),
+        )
+        .shown_by("NVML", short(reason));
+        for (name, bus) in &lost {
+            finding =
+                finding.shown_by(format!("/sys/bus/pci/devices/{bus}"), format!("{name} is listed there"));
+        }
+        finding = if reported.is_empty() {
+            finding
+                .fixed_by("Install the driver, or load it: `modprobe nvidia`, then `nvidia-smi`.")
+                .fixed_by("In a container, start it with the NVIDIA runtime (`docker run --gpus all`).")
+        } else {
+            finding
+                .fixed_by("Read the kernel log for these addresses: `dmesg | grep -i -e nvrm -e xid`.")
+                .fixed_by("In a container or a job, ask for all GPUs; the scheduler may have given only some.")
+                .fixed_by("Restart the machine with a power cycle; if a GPU stays away, reseat it or have it replaced.")
+        };
+        outcomes.push(Outcome::Found(finding));
+    }
+    outcomes.extend(missing_on_baseboard(machine, listed.len()));
+    if outcomes.is_empty() {
+        outcomes.push(Outcome::Fine(format!(
+            "the driver reports {} GPUs, all that are on the PCI bus",
+            reported.len()
+        )));
+    }
+    outcomes
+}
+
+fn verb(names: &[&str]) -> String {
+    format!("{} {}", join(names), if names.len() == 1 { "is" } else { "are" })
+}
+
+/// NVSwitches that the operating system sees belong to a whole baseboard, whose number of GPUs is known.
+fn missing_on_baseboard(machine: &Machine<'_>, listed: usize) -> Option<Outcome> {
+    let (_, switches) = nvswitches(machine.fabric);
+    let expected = match switches {
+        // HGX H100 and H200, HGX A100, two A100 boards or a DGX-2.
+        4 | 6 => 8,
+        12 => 16,
+        _ => return None,
+    };
+    (0 < listed && listed < expected).then(|| {
+        let what = format!("{listed} GPUs are on the PCI bus, but a baseboard with {switches} NVSwitches has {expected}");
+        Outcome::Found(
+            Finding::new("gpus-missing", Severity::Critical, what)
+                .shown_by("/sys/bus/pci/devices", format!("{listed} GPUs, {switches} NVSwitches"))
+                .fixed_by("List the functions with `lspci -d 10de:`; a GPU that failed at boot is in no list.")
+                .fixed_by("Power-cycle the machine (a restart does not remove power), then have the missing module replaced."),
+        )
+    })
+}
+
+/// The first driver branch for a compute capability: that of the first CUDA version that supports it, from the tables of compute capabilities
+/// and of drivers in NVIDIA's CUDA release notes.
+const FIRST_BRANCH: [(u32, u32, &str); 11] = [
+    (60, 375, "CUDA 8.0"),
+    (70, 384, "CUDA 9.0"),
+    (75, 410, "CUDA 10.0"),
+    (80, 450, "CUDA 11.0"),
+    (86, 455, "CUDA 11.1"),
+    (89, 520, "CUDA 11.8"),
+    (90, 520, "CUDA 11.8"),
+    (100, 570, "CUDA 12.8"),
+    (103, 575, "CUDA 12.9"),
+    (120, 570, "CUDA 12.8"),
+    (121, 575, "CUDA 12.9"),
+];
+/// The last branch for Maxwell, Pascal and Volta, from NVIDIA's driver support notes.
+const LAST_BEFORE_TURING: u32 = 580;
+
+fn too_old(machine: &Machine<'_>) -> Vec<Outcome> {
+    let architectures: BTreeMap<u32, String> = on_bus(machine)
+        .iter()
+        .filter_map(|(gpu, _)| {
+            let device = machine.fabric.device(*gpu);
+            let DeviceKind::Gpu(kind) = &device.kind else { return None };
+            let sm = kind.sm.or(kind.model.map(|model| model.architecture))?;
+            let name =
+                kind.model.map_or_else(|| machine.fabric.device_name(*gpu), |model| model.name.to_owned());
+            Some((sm, name))
+        })
+        .collect();
+    if architectures.is_empty() {
+        return Vec::new();
+    }
+    let version = machine.tree.read("nvml/driver_version");
+    let branch = version.as_deref().and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+    let (Some(version), Some(branch)) = (version, branch) else {
+        return vec![Outcome::Unknown {
+            what: "whether the driver is new enough for the GPUs".to_owned(),
+            needs: "the version of the NVIDIA driver (`cat /proc/driver/nvidia/version`)".to_owned(),
+        }];
+    };
+    let version = short(&version);
+    let mut outcomes = Vec::new();
+    for (sm, name) in architectures {
+        let finding = |what: String| {
+            Finding::new("driver-too-old", Severity::Critical, what)
+                .shown_by("NVML", format!("driver {version}"))
+        };
+        match FIRST_BRANCH.iter().find(|(capability, ..)| *capability == sm) {
+            Some((_, first, cuda)) if branch < *first => outcomes.push(Outcome::Found(
+                finding(format!("driver {version} is older than {name}, which needs branch {first} or newer ({cuda})"))
+                    .fixed_by(format!("Install a driver of branch {first} or newer, then restart: `nvidia-smi` prints its version.")),
+            )),
+            Some(_) if sm < 75 && branch > LAST_BEFORE_TURING => outcomes.push(Outcome::Found(
+                finding(format!("driver {version} no longer supports {name}: branch {LAST_BEFORE_TURING} was the last"))
+                    .fixed_by(format!("Install a driver of branch {LAST_BEFORE_TURING}.")),
+            )),
+            Some((_, first, _)) => outcomes.push(Outcome::Fine(format!("driver {version} supports {name} (branch {first} or newer)"))),
+            None => {}
+        }
+    }
+    outcomes
+}
+
+fn mixed(machine: &Machine<'_>) -> Vec<Outcome> {
+    let reported = gpus(machine);
+    let mut kinds: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for gpu in &reported {
+        let name: Option<String> = gpu.any("name");
+        let gib = gpu.any::<u64>("memory_bytes").map(|bytes| (bytes as f64 / f64::from(1 << 30)).round());
+        let model = gpu.model.map(|model| model.name.to_owned()).or(name);
+        let kind = format!(
+            "{} with {} GiB",
+            model.as_deref().unwrap_or("unknown"),
+            gib.map_or("?".to_owned(), |gib| gib.to_string())
+        );
+        kinds.entry(kind).or_default().push(&gpu.name);
+    }
+    if kinds.len() < 2 {
+        return kinds
+            .into_keys()
+            .map(|kind| Outcome::Fine(format!("all {} GPUs are {}", reported.len(), short(&kind))))
+            .collect();
+    }
+    let mut finding = Finding::new(
+        "gpu-models-mixed",
+        Severity::Warning,
+        format!("the GPUs are of {} kinds; a collective runs at the pace of the slowest", kinds.len()),
+    );
+    for (kind, names) in &kinds {
+        finding = finding.shown_by("NVML", format!("{}: {}", join(names), short(kind)));
+    }
+    vec![Outcome::Found(
+        finding
+            .fixed_by("Run a job on GPUs of one kind: list them in CUDA_VISIBLE_DEVICES, with CUDA_DEVICE_ORDER=PCI_BUS_ID.")
+            .fixed_by("Or give the slower GPUs less work: smaller batches or fewer layers."),
+    )]
+}
+
+const VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
+
+fn visible(machine: &Machine<'_>) -> Vec<Outcome> {
+    let count = gpus(machine).len();
+    if count == 0 {
+        return Vec::new();
+    }
+    let Some(environ) = machine.tree.read("proc/self/environ") else {
+        return vec![Outcome::Unknown {
+            what: format!("{VARIABLE} of the job"),
+            needs: "the environment of a process of the job".to_owned(),
+        }];
+    };
+    let value =
+        environ.split(['\0', '\n']).find_map(|variable| variable.strip_prefix(VARIABLE)?.strip_prefix('='));
+    let Some(value) = value else {
+        return vec![Outcome::Fine(format!("{VARIABLE} is not set: all {count} GPUs are visible"))];
+    };
+    let shown = short(value);
+    let finding = |severity, what: String| {
+        Finding::new("cuda-visible-devices", severity, what)
+            .shown_by("/proc/self/environ", format!("{VARIABLE}={shown}"))
+    };
+    let unset = format!("`unset {VARIABLE}`, or list the GPUs of the job.");
+    let entries: Vec<&str> = value.split(',').map(str::trim).collect();
+    // CUDA stops at the first entry that is not valid.
+    let valid = entries.iter().take_while(|entry| is_valid(entry, count)).count();
+    let has_duplicates = entries[..valid].iter().enumerate().any(|(at, entry)| entries[..at].contains(entry));
+    let found = if has_duplicates {
+        finding(Severity::Warning, format!("{VARIABLE} lists a GPU twice, so CUDA reports none"))
+    } else if valid == 0 {
+        finding(Severity::Warning, format!("{VARIABLE} hides all {count} GPUs"))
+    } else if valid < entries.len() {
+        let bad = short(entries[valid]);
+        finding(
+            Severity::Warning,
+            format!("`{bad}` in {VARIABLE} is not a GPU, so CUDA ignores it and all after it"),
+        )
+    } else if valid < count {
+        finding(Severity::Note, format!("{VARIABLE} shows {valid} of {count} GPUs"))
+    } else {
+        return vec![Outcome::Fine(format!("{VARIABLE} shows all {count} GPUs"))];
+    };
+    vec![Outcome::Found(found.fixed_by(unset))]
+}
+
+fn is_valid(entry: &str, count: usize) -> bool {
+    entry
+        .parse::<usize>()
+        .map_or(entry.starts_with("GPU-") || entry.starts_with("MIG-"), |number| number < count)
+}

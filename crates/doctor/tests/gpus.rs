@@ -92,6 +92,23 @@ fn missing_gpus() {
     );
     let gone = ["-sys/bus/pci/devices/0000:19:00.0", "-nvml/0"];
     fires(id, HGX, &gone, Severity::Critical, &["7 GPUs", "has 8", "Power-cycle"]);
+    fires(
+        id,
+        HGX,
+        &["-nvml/3", "proc/self/environ = NVIDIA_VISIBLE_DEVICES=0,1,2,4,5,6,7"],
+        Severity::Note,
+        &["7 of 8", "was given"],
+    );
+    let bus = "sys/bus/pci/devices/0000:3a:00.0/driver -> ../../../../bus/pci/drivers";
+    fires(
+        id,
+        HGX,
+        &["-nvml/3", &format!("{bus}/nouveau")],
+        Severity::Critical,
+        &["bound to the driver nouveau", "blacklist"],
+    );
+    // A guest has this one.
+    quiet(id, HGX, &["-nvml/3", &format!("{bus}/vfio-pci")]);
     quiet(id, CARDS, &[]);
 }
 

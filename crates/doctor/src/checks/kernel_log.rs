@@ -40,9 +40,9 @@ fn xid(machine: &Machine<'_>) -> Vec<Outcome> {
     if known.is_empty() && on_bus(machine).is_empty() {
         return Vec::new();
     }
-    let log = match log(machine, "Xid errors of the GPUs") {
+    let log = match log(machine) {
         Ok(log) => log,
-        Err(unknown) => return vec![unknown],
+        Err(needs) => return vec![Outcome::Unknown { what: "Xid errors of the GPUs".to_owned(), needs }],
     };
     let mut errors = ByDevice::new();
     for line in log.lines() {
@@ -88,9 +88,11 @@ fn sxid(machine: &Machine<'_>) -> Vec<Outcome> {
     if nvswitches(machine.fabric).1 == 0 {
         return Vec::new();
     }
-    let log = match log(machine, "SXid errors of the NVSwitches") {
+    let log = match log(machine) {
         Ok(log) => log,
-        Err(unknown) => return vec![unknown],
+        Err(needs) => {
+            return vec![Outcome::Unknown { what: "SXid errors of the NVSwitches".to_owned(), needs }];
+        }
     };
     let (mut fatal, mut rest) = (ByDevice::new(), ByDevice::new());
     for line in log.lines() {
@@ -141,15 +143,11 @@ fn count(errors: &mut ByDevice, found: (String, u32), line: &str) {
     }
 }
 
-/// The kernel log, or that it is unknown.
-fn log(machine: &Machine<'_>, what: &str) -> Result<String, Outcome> {
-    machine.tree.read("log/kernel").ok_or_else(|| {
-        let reason = machine.tree.read("log/kernel.reason");
-        let needs = reason.map_or_else(
-            || "the kernel log (`dmesg`)".to_owned(),
-            |reason| format!("the kernel log; {}", short(&reason)),
-        );
-        Outcome::Unknown { what: what.to_owned(), needs }
+/// The kernel log, or what is needed to read it.
+fn log(machine: &Machine<'_>) -> Result<String, String> {
+    machine.tree.read("log/kernel").ok_or_else(|| match machine.tree.read("log/kernel.reason") {
+        Some(reason) => format!("the kernel log; {}", short(&reason)),
+        None => "the kernel log (`dmesg`)".to_owned(),
     })
 }
 

@@ -7,6 +7,7 @@ mod gpu_modes;
 mod gpus;
 mod heat;
 mod kernel_log;
+mod missing;
 mod nvlink_errors;
 mod nvlinks;
 mod nvswitches;
@@ -18,7 +19,8 @@ use crate::check::Check;
 
 /// All checks, in the order of reports.
 pub fn all() -> impl Iterator<Item = &'static Check> {
-    let groups: [&[Check]; 11] = [
+    let groups: [&[Check]; 12] = [
+        missing::CHECKS,
         presence::CHECKS,
         nvlinks::CHECKS,
         bridges::CHECKS,

@@ -1,20 +1,14 @@
-//! Whether the driver reports all GPUs, knows their generation, and lets this process see them.
+//! Whether the driver knows the generation of the GPUs, whether they are of one kind, and whether this process sees them.
 
 use std::collections::BTreeMap;
 
 use weftlink_fabric::DeviceKind;
 
-use super::gpus::{gpus, join, nvswitches, on_bus, short};
+use super::gpus::{gpus, join, on_bus, short};
 use crate::check::{Check, Machine};
 use crate::finding::{Finding, Outcome, Severity};
 
 pub(super) const CHECKS: &[Check] = &[
-    Check {
-        id: "gpus-missing",
-        finds: "GPUs that the driver does not report, or that a baseboard lacks",
-        reads: "NVML, /sys/bus/pci/devices",
-        run: missing,
-    },
     Check {
         id: "driver-too-old",
         finds: "A driver that is older than the generation of a GPU, or that no longer supports it",
@@ -34,82 +28,6 @@ pub(super) const CHECKS: &[Check] = &[
         run: visible,
     },
 ];
-
-fn missing(machine: &Machine<'_>) -> Vec<Outcome> {
-    let (reported, listed) = (gpus(machine), on_bus(machine));
-    if reported.is_empty() && listed.is_empty() {
-        return Vec::new();
-    }
-    let lost: Vec<(String, &str)> = listed
-        .iter()
-        .filter(|(_, bus)| !reported.iter().any(|gpu| gpu.bus == *bus))
-        .map(|(gpu, bus)| (machine.fabric.device_name(*gpu), bus.as_str()))
-        .collect();
-    let mut outcomes = Vec::new();
-    if !lost.is_empty() {
-        let names: Vec<&str> = lost.iter().map(|(name, _)| name.as_str()).collect();
-        let reason = machine.tree.read("nvml/reason");
-        let reason = reason.as_deref().unwrap_or("the driver lists other GPUs only");
-        let mut finding = Finding::new(
-            "gpus-missing",
-            Severity::Critical,
-            format!(
-                "the driver reports {} of {} GPUs on the PCI bus: {} missing",
-                reported.len(),
-                listed.len(),
-                verb(&names)
-            ),
-        )
-        .shown_by("NVML", short(reason));
-        for (name, bus) in &lost {
-            finding =
-                finding.shown_by(format!("/sys/bus/pci/devices/{bus}"), format!("{name} is listed there"));
-        }
-        finding = if reported.is_empty() {
-            finding
-                .fixed_by("Install the driver, or load it: `modprobe nvidia`, then `nvidia-smi`.")
-                .fixed_by("In a container, start it with the NVIDIA runtime (`docker run --gpus all`).")
-        } else {
-            finding
-                .fixed_by("Read the kernel log for these addresses: `dmesg | grep -i -e nvrm -e xid`.")
-                .fixed_by("In a container or a job, ask for all GPUs; the scheduler may have given only some.")
-                .fixed_by("Restart the machine with a power cycle; if a GPU stays away, reseat it or have it replaced.")
-        };
-        outcomes.push(Outcome::Found(finding));
-    }
-    outcomes.extend(missing_on_baseboard(machine, listed.len()));
-    if outcomes.is_empty() {
-        outcomes.push(Outcome::Fine(format!(
-            "the driver reports {} GPUs, all that are on the PCI bus",
-            reported.len()
-        )));
-    }
-    outcomes
-}
-
-fn verb(names: &[&str]) -> String {
-    format!("{} {}", join(names), if names.len() == 1 { "is" } else { "are" })
-}
-
-/// NVSwitches that the operating system sees belong to a whole baseboard, whose number of GPUs is known.
-fn missing_on_baseboard(machine: &Machine<'_>, listed: usize) -> Option<Outcome> {
-    let (_, switches) = nvswitches(machine.fabric);
-    let expected = match switches {
-        // HGX H100 and H200, HGX A100, two A100 boards or a DGX-2.
-        4 | 6 => 8,
-        12 => 16,
-        _ => return None,
-    };
-    (0 < listed && listed < expected).then(|| {
-        let what = format!("{listed} GPUs are on the PCI bus, but a baseboard with {switches} NVSwitches has {expected}");
-        Outcome::Found(
-            Finding::new("gpus-missing", Severity::Critical, what)
-                .shown_by("/sys/bus/pci/devices", format!("{listed} GPUs, {switches} NVSwitches"))
-                .fixed_by("List the functions with `lspci -d 10de:`; a GPU that failed at boot is in no list.")
-                .fixed_by("Power-cycle the machine (a restart does not remove power), then have the missing module replaced."),
-        )
-    })
-}
 
 /// The first driver branch for a compute capability: that of the first CUDA version that supports it, from the tables of compute capabilities
 /// and of drivers in NVIDIA's CUDA release notes.

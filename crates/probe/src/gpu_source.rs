@@ -74,18 +74,18 @@ pub enum Remote {
 /// A recording contains the reports it was made with.
 impl GpuSource for Recording {
     fn gpus(&self) -> GpuReports {
-        read_gpus(self)
+        GpuReports {
+            gpus: gpu_numbers(self).into_iter().filter_map(|number| read_gpu(self, number)).collect(),
+            reason: self.read("nvml/reason"),
+        }
     }
 }
 
-/// The reports in the `nvml/` files of a tree.
-pub(crate) fn read_gpus(tree: &dyn Tree) -> GpuReports {
+/// The driver's numbers of the GPUs whose values are in a tree.
+pub(crate) fn gpu_numbers(tree: &dyn Tree) -> Vec<u32> {
     let mut numbers: Vec<u32> = tree.list("nvml").iter().filter_map(|name| name.parse().ok()).collect();
     numbers.sort_unstable();
-    GpuReports {
-        gpus: numbers.into_iter().filter_map(|number| read_gpu(tree, number)).collect(),
-        reason: tree.read("nvml/reason"),
-    }
+    numbers
 }
 
 impl Recording {
@@ -118,7 +118,8 @@ impl Recording {
     }
 }
 
-fn read_gpu(tree: &dyn Tree, number: u32) -> Option<GpuReport> {
+/// The report on one GPU, from the driver's values in a tree.
+pub(crate) fn read_gpu(tree: &dyn Tree, number: u32) -> Option<GpuReport> {
     let read = |file: &str| tree.read(&format!("nvml/{number}/{file}"));
     let mut indices: Vec<u32> =
         tree.list(&format!("nvml/{number}/nvlink")).iter().filter_map(|name| name.parse().ok()).collect();

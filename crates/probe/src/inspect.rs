@@ -10,9 +10,9 @@
 //! | `run/COMMAND` | the output of a command, one of a fixed list |
 //! | `pci-config/ADDRESS` | configuration space of a PCI function, as hexadecimal digits |
 //!
-//! For `log/kernel` and `run/COMMAND`, `PATH.reason` says why the text is missing, or how the command failed. The environment of the process
-//! (`proc/self/environ`) contains only variables that choose GPUs and interfaces. Only what somebody asks for is read, and
-//! nothing is read twice, so that a [`recording`](Inspection::recording) contains what its readers saw.
+//! For `log/kernel` and `run/COMMAND`, `PATH.reason` says why the text is missing, or how the command failed. Only what somebody asks for is
+//! read, and nothing is read twice, so that a [`recording`](Inspection::recording) contains what its readers saw, without what
+//! identifies the machine or a person.
 
 mod anonymous;
 mod command;
@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 
 use weftlink_fabric::device::BusId;
 
-use crate::gpu_source::{GpuReports, GpuSource};
+use crate::gpu_source::{GpuReports, GpuSource, gpu_numbers, read_gpu};
 use crate::interfaces::{NET, NVME, RDMA};
 use crate::pci::DEVICES;
 use crate::record::{anonymize, function, interface};
@@ -35,6 +35,8 @@ use crate::tree::{Folder, Tree, hexadecimal, pci_address, pci_addresses};
 
 const ENVIRONMENT: &str = "proc/self/environ";
 const LOG: &str = "log/kernel";
+/// Prints the names of a cluster's hosts, which a recording must not contain.
+const NAMES_OF_HOSTS: &str = "run/scontrol";
 
 /// An inspected machine.
 pub struct Inspection {
@@ -67,7 +69,10 @@ pub fn inspect(root: &Path) -> Inspection {
         values.into_iter().for_each(|(path, value)| fixed.add(path, value));
         reports
     } else {
-        crate::gpu_source::read_gpus(&folder)
+        GpuReports {
+            gpus: gpu_numbers(&folder).into_iter().filter_map(|number| read_gpu(&folder, number)).collect(),
+            reason: folder.read("nvml/reason"),
+        }
     };
     if reports.gpus.is_empty() && reports.reason.is_none() {
         reports.reason = Some("the folder contains no reports of a driver".to_owned());
@@ -79,6 +84,15 @@ pub fn inspect(root: &Path) -> Inspection {
 }
 
 impl Inspection {
+    /// Adds a virtual file that another reader of the machine has made; it replaces the one at its path.
+    pub fn add(&mut self, path: impl Into<String>, value: impl Into<String>) {
+        let path = path.into();
+        let seen = self.seen.get_mut();
+        seen.files.remove(&path);
+        seen.lists.clear();
+        self.fixed.add(path, value.into());
+    }
+
     /// What was read of the machine so far, without names, addresses, serial numbers and other ids. Probe it and run the checks before,
     /// so that it contains what they need.
     pub fn recording(&self) -> Recording {
@@ -95,6 +109,7 @@ impl Inspection {
                 entries.insert(path.clone(), Entry::Link(target.clone()));
             }
         }
+        entries.retain(|path, _| !path.starts_with(NAMES_OF_HOSTS));
         remove_unused(&mut entries);
         add_lists(&mut entries, &seen.lists);
         let mut entries = anonymize(entries);
@@ -102,6 +117,7 @@ impl Inspection {
             if let Entry::File(text) = entry {
                 *text = match path.as_str() {
                     LOG => anonymous::kernel_log(text, &host),
+                    ENVIRONMENT => anonymous::text(&anonymous::environment(text), &host),
                     _ => anonymous::text(text, &host),
                 };
             }
@@ -112,9 +128,6 @@ impl Inspection {
     fn compute(&self, path: &str) -> Option<String> {
         if let Some(value) = self.fixed.read(path) {
             return Some(value);
-        }
-        if path == ENVIRONMENT {
-            return self.folder.read(path).map(|environ| anonymous::environment(&environ));
         }
         let (name, is_reason) = path.strip_suffix(".reason").map_or((path, false), |name| (name, true));
         if let (Some(address), false) = (path.strip_prefix("pci-config/"), is_reason) {
@@ -159,8 +172,9 @@ impl Tree for Inspection {
         }
         let names = match path {
             "pci-config" => self.bridges(),
-            _ if self.is_live && (path == "nvml" || path.starts_with("nvml/")) => self.fixed.list(path),
-            _ => self.folder.list(path),
+            _ => Some(self.fixed.list(path))
+                .filter(|names| !names.is_empty())
+                .unwrap_or_else(|| self.folder.list(path)),
         };
         self.seen.borrow_mut().lists.insert(path.to_owned(), names.clone());
         names
@@ -229,7 +243,9 @@ mod tests {
 
     #[test]
     fn this_machine_is_inspected_and_its_recording_reads_the_same() {
-        let live = inspect(Path::new("/"));
+        let mut live = inspect(Path::new("/"));
+        live.add("software/0/name", "libnccl");
+        assert_eq!(live.list("software"), ["0"]);
         let fabric = probe(&live, &live).unwrap();
         let paths = [
             "log/kernel",
@@ -247,6 +263,7 @@ mod tests {
         assert_eq!(recording.list("proc/sys/kernel"), uncounted);
         assert_eq!(again.hosts()[0].name, "host0");
         assert_eq!(recording.read("run/rm x"), None);
+        assert_eq!(recording.read("software/0/name").as_deref(), Some("libnccl"));
     }
 
     #[test]

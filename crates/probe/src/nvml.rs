@@ -32,9 +32,14 @@ impl GpuSource for Nvml {
     }
 }
 
-/// Loads and initializes the library; the error says why that failed.
+/// Loads and initializes NVML.
+pub(crate) fn library() -> Result<Library, NvmlError> {
+    Library::builder().lib_path(LIBRARY.as_ref()).init()
+}
+
+/// The same; the error is a sentence.
 pub(crate) fn open() -> Result<Library, String> {
-    match Library::builder().lib_path(LIBRARY.as_ref()).init() {
+    match library() {
         Ok(library) => Ok(library),
         Err(NvmlError::LibloadingError(_)) => {
             Err(format!("cannot load {LIBRARY}: no NVIDIA driver is installed"))

@@ -1,6 +1,5 @@
 //! The checks of machines, by what they look at.
 
-mod bridges;
 mod clocks;
 mod gpu_memory;
 mod gpu_modes;
@@ -8,6 +7,7 @@ mod gpus;
 mod heat;
 mod kernel_log;
 mod missing;
+mod nvlink_bridges;
 mod nvlink_errors;
 mod nvlinks;
 mod nvswitches;
@@ -23,7 +23,7 @@ pub fn all() -> impl Iterator<Item = &'static Check> {
         missing::CHECKS,
         presence::CHECKS,
         nvlinks::CHECKS,
-        bridges::CHECKS,
+        nvlink_bridges::CHECKS,
         nvlink_errors::CHECKS,
         nvswitches::CHECKS,
         kernel_log::CHECKS,

@@ -23,7 +23,7 @@ const MORE_VARIABLES: [&str; 10] = [
 const SECRETS: [&str; 9] =
     ["SECRET", "TOKEN", "KEY", "PASS", "ADDR", "RENDEZVOUS", "COMM_ID", "HOSTID", "HOST_ID"];
 /// Lines of the kernel's log that a recording keeps, by a word in them.
-const LOG_WORDS: [&str; 22] = [
+const LOG_WORDS: [&str; 23] = [
     "nvrm",
     "nvidia",
     "nvswitch",
@@ -42,6 +42,7 @@ const LOG_WORDS: [&str; 22] = [
     "infiniband",
     "carrier",
     "link is",
+    "nic link",
     "bar ",
     "hardware error",
     "memory failure",

@@ -26,6 +26,9 @@ const fn quick(words: &'static str) -> Allowed {
 const COMMANDS: &[Allowed] = &[
     quick("systemctl is-active nvidia-fabricmanager"),
     quick("systemctl is-active nvidia-persistenced"),
+    quick("df -B1 /dev/shm"),
+    quick("ibv_devinfo"),
+    quick("scontrol show topology"),
     quick("ethtool -S {}"),
     quick("ethtool -a {}"),
     quick("mlnx_qos -i {}"),

@@ -97,7 +97,7 @@ pub(super) fn cooled(finding: Finding, is_bridged: bool) -> Finding {
         .fixed_by("Check the fans and filters of the chassis (`ipmitool sdr type Fan`) and the temperature of the room.")
         .fixed_by("Cards without a fan need a chassis whose fans blow through them.");
     if is_bridged {
-        finding.fixed_by("The cards are bridged: in adjacent slots, one heats the other's intake. Use slots with a free one between them, and a wider bridge.")
+        finding.fixed_by("The cards are bridged: in adjacent slots, one heats the other's intake. If the model has wider bridges, leave a slot free between the cards.")
     } else {
         finding
     }

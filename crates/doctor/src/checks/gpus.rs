@@ -248,16 +248,22 @@ fn bus(finding: &Finding) -> Option<String> {
     Some(source.split_once('(')?.1.split_once(')')?.0.to_owned())
 }
 
-/// `gpu0`, `gpu0 and gpu2`, `gpu0 to gpu7`.
+/// `gpu0`, `gpu0 and gpu2`, `gpu0 to gpu2, gpu5 and gpu6`.
 pub(super) fn join(names: &[&str]) -> String {
-    let number = |name: &&str| name.strip_prefix("gpu").and_then(|number| number.parse::<usize>().ok());
-    let numbers: Option<Vec<usize>> = names.iter().map(number).collect();
-    let is_run = numbers
-        .is_some_and(|numbers| numbers.len() > 2 && numbers.windows(2).all(|pair| pair[0] + 1 == pair[1]));
-    match names {
+    let number = |name: &str| name.strip_prefix("gpu").and_then(|number| number.parse::<usize>().ok());
+    let follows = |one: &&str, next: &&str| {
+        number(one).zip(number(next)).is_some_and(|(one, next)| Some(next) == one.checked_add(1))
+    };
+    let mut parts: Vec<String> = Vec::new();
+    for run in names.chunk_by(follows) {
+        match run {
+            [first, _, .., last] if run.len() > 2 => parts.push(format!("{first} to {last}")),
+            few => parts.extend(few.iter().map(|name| (*name).to_owned())),
+        }
+    }
+    match &parts[..] {
         [] => "no GPU".to_owned(),
-        [one] => (*one).to_owned(),
-        [first, .., last] if is_run => format!("{first} to {last}"),
+        [one] => one.clone(),
         [rest @ .., last] => format!("{} and {last}", rest.join(", ")),
     }
 }
@@ -279,6 +285,7 @@ mod tests {
     #[test]
     fn names_are_joined() {
         assert_eq!(join(&["gpu0", "gpu1", "gpu2"]), "gpu0 to gpu2");
+        assert_eq!(join(&["gpu0", "gpu1", "gpu2", "gpu5", "gpu6"]), "gpu0 to gpu2, gpu5 and gpu6");
         assert_eq!(join(&["gpu0", "gpu2"]), "gpu0 and gpu2");
         assert_eq!(join(&["gpu 0", "gpu1", "gpu3"]), "gpu 0, gpu1 and gpu3");
         assert_eq!(join(&["gpu5"]), "gpu5");

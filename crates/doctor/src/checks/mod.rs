@@ -6,6 +6,7 @@ mod gpu_modes;
 mod gpus;
 mod heat;
 mod kernel_log;
+mod mended;
 mod missing;
 mod nvlink_bridges;
 mod nvlink_errors;

@@ -142,12 +142,12 @@ fn without_bridge(
     if near.is_empty() {
         return finding
             .shown_by("the wiring", format!("{one} and {other} are on different sockets"))
-            .fixed_by("Move the cards into slots of one socket, as far apart as the bridge is wide (2, 3 or 4 slots).")
+            .fixed_by("Move the cards into slots of one socket, as far apart as the bridge is wide (2 slots for data-centre cards, 2, 3 or 4 for others).")
             .fixed_by(format!("Then fit {} at each of the {}.", "a bridge", connectors(cards.slots)));
     }
     finding
         .fixed_by(format!("Fit a bridge for this model between {one} and {other}, one at each of the {}.", connectors(cards.slots)))
-        .fixed_by("Measure the distance of their slots first: bridges are 2, 3 or 4 slots wide, and cards must not be adjacent without air.")
+        .fixed_by("Measure the distance of their slots first: bridges are made for 2, 3 or 4 slots, those of data-centre cards for 2.")
 }
 
 /// Pairs of cards whose path does not leave the socket, each card at most once, in the order of addresses.

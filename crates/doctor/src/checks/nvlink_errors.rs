@@ -1,5 +1,9 @@
 //! Error counters of NVLinks. The driver counts since it was loaded, so one look cannot tell whether a counter still rises.
 
+use std::collections::BTreeMap;
+
+use weftlink_probe::cpu_ranges;
+
 use super::gpus::{Verdict, each};
 use crate::check::{Check, Machine};
 use crate::finding::{Finding, Outcome, Severity};
@@ -20,19 +24,16 @@ fn errors(machine: &Machine<'_>) -> Vec<Outcome> {
         if !links.values().any(|state| state.starts_with("up")) {
             return Verdict::Skip;
         }
-        let (mut bad, mut known) = (Vec::new(), false);
+        let (mut bad, mut known) = (BTreeMap::<String, Vec<usize>>::new(), false);
         let mut severity = Severity::Note;
         for index in links.keys() {
             let Some(counters) = gpu.any::<String>(&format!("nvlink_errors/{index}")) else { continue };
             let counts = counts(&counters);
             known |= !counts.is_empty();
-            let wrong: Vec<String> = counts
-                .iter()
-                .filter(|(_, count)| *count > 0)
-                .map(|(name, count)| format!("{count} {}", words(name)))
-                .collect();
+            let wrong = counts.iter().filter(|(_, count)| *count > 0);
+            let wrong: Vec<String> = wrong.map(|(name, count)| format!("{}: {count}", words(name))).collect();
             if !wrong.is_empty() {
-                bad.push((*index, wrong.join(", ")));
+                bad.entry(wrong.join(", ")).or_default().push(*index as usize);
             }
             if counts.iter().any(|(name, count)| *count >= MANY || (*name == "recovery" && *count > 0)) {
                 severity = Severity::Warning;
@@ -44,12 +45,14 @@ fn errors(machine: &Machine<'_>) -> Vec<Outcome> {
         if bad.is_empty() {
             return Verdict::Fine;
         }
-        let indices: Vec<String> = bad.iter().map(|(index, _)| index.to_string()).collect();
+        let mut all: Vec<usize> = bad.values().flatten().copied().collect();
+        all.sort_unstable();
         let what =
-            format!("{}: NVLink {} had errors since the driver was loaded", gpu.name, indices.join(", "));
+            format!("{}: NVLink {} had errors since the driver was loaded", gpu.name, cpu_ranges(&all));
         let mut finding = Finding::new("nvlink-errors", severity, what);
-        for (index, wrong) in bad {
-            finding = finding.shown_by(format!("NVML, {} ({}), link {index}", gpu.name, gpu.bus), wrong);
+        for (wrong, indices) in bad {
+            let source = format!("NVML, {} ({}), link {}", gpu.name, gpu.bus, cpu_ranges(&indices));
+            finding = finding.shown_by(source, wrong);
         }
         Verdict::found(
             finding

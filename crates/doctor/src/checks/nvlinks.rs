@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use weftlink_fabric::catalog::gpus::GpuLinks;
-use weftlink_fabric::{DeviceId, Fabric, LinkKind, LinkSpec};
+use weftlink_fabric::{LinkKind, LinkSpec};
+use weftlink_probe::cpu_ranges;
 
 use super::gpus::{Gpu, Verdict, each, gpus, join, merge, nvswitches, short};
+use super::mended::cost_of_links;
 use crate::check::{Check, Machine};
-use crate::cost;
-use crate::finding::{Cost, Finding, Outcome, Severity};
+use crate::finding::{Finding, Outcome, Severity};
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -38,7 +39,7 @@ pub(super) const CHECKS: &[Check] = &[
 ];
 
 /// The wired links of a model, where several GPUs could use them.
-fn wired(gpu: &Gpu<'_>, count: usize) -> Option<(&'static LinkSpec, u32)> {
+pub(super) fn wired(gpu: &Gpu<'_>, count: usize) -> Option<(&'static LinkSpec, u32)> {
     match gpu.model?.links {
         GpuLinks::Wired(spec, links) if count > 1 => Some((spec, links)),
         _ => None,
@@ -71,16 +72,16 @@ fn inactive(machine: &Machine<'_>) -> Vec<Outcome> {
             (true, 0) => Severity::Critical,
             (true, _) => Severity::Warning,
         };
-        let down: Vec<String> = links
+        let down: Vec<usize> = links
             .iter()
             .filter(|(_, state)| !state.starts_with("up"))
-            .map(|(index, _)| index.to_string())
+            .map(|(index, _)| *index as usize)
             .collect();
         let what = format!("{}: {up} of {expected} NVLinks are active", gpu.name);
         Verdict::found(
             Finding::new("nvlink-inactive", severity, what)
-                .shown_by(format!("NVML, {} ({})", gpu.name, gpu.bus), format!("inactive: {}", down.join(", ")))
-                .costing(cost_of_links(machine, &all))
+                .shown_by(format!("NVML, {} ({})", gpu.name, gpu.bus), format!("inactive: {}", cpu_ranges(&down)))
+                .costing(if is_odd { cost_of_links(machine, &all) } else { None })
                 .fixed_by(format!("Look at its links: `nvidia-smi nvlink -s -i {}`, and for Xid 74 in `dmesg`.", gpu.bus))
                 .fixed_by(format!(
                     "Reset the GPUs while no process uses them: `nvidia-smi --gpu-reset -i {}` (with NVSwitches all GPUs at \
@@ -119,39 +120,6 @@ fn not_detected(machine: &Machine<'_>) -> Vec<Outcome> {
         },
     );
     merge(outcomes)
-}
-
-/// What the missing links of all GPUs cost.
-fn cost_of_links(machine: &Machine<'_>, all: &[Gpu<'_>]) -> Option<Cost> {
-    cost::of_all_reduce(machine.fabric, &mended(machine.fabric, all)?)
-}
-
-/// The fabric with all links that the models have: each GPU as many to each NVSwitch as the GPU with most. Without NVSwitches nothing says
-/// where a missing link should lead.
-fn mended(fabric: &Fabric, all: &[Gpu<'_>]) -> Option<Fabric> {
-    let (switches, _) = nvswitches(fabric);
-    let count = |gpu: DeviceId, switch: DeviceId| -> u32 {
-        let links = fabric.links_from(gpu).iter().filter(|link| link.target == switch);
-        links.filter(|link| fabric.spec(link).kind.is_gpu_fabric()).map(|link| link.count).sum()
-    };
-    let mut more = Vec::new();
-    for gpu in all {
-        let (Some(device), Some((spec, expected))) = (gpu.device, wired(gpu, all.len())) else { continue };
-        let mut missing = expected.saturating_sub(switches.iter().map(|switch| count(device, *switch)).sum());
-        for switch in &switches {
-            let usual =
-                all.iter().filter_map(|gpu| gpu.device).map(|other| count(other, *switch)).max().unwrap_or(0);
-            let added = usual.saturating_sub(count(device, *switch)).min(missing);
-            if added > 0 {
-                more.push((device, *switch, added, spec.clone()));
-                missing -= added;
-            }
-        }
-        if let (Some(first), true) = (switches.first(), missing > 0) {
-            more.push((device, *first, missing, spec.clone()));
-        }
-    }
-    if more.is_empty() { None } else { cost::with_more_links(fabric, &more) }
 }
 
 /// The share of the nominal speed that counts as full: the driver reports 25.78 or 26.56 GB/s for links of nominally 25.

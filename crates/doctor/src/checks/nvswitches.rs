@@ -35,10 +35,10 @@ fn state(machine: &Machine<'_>) -> Vec<Outcome> {
         };
         let status = match gpu.text("fabric_status") {
             Value::Is(status) => status,
-            _ => "unknown status".to_owned(),
+            _ => "not reported".to_owned(),
         };
         let (severity, what) = match (state.as_str(), status.as_str()) {
-            ("completed", "success" | "unknown status") => return Verdict::Fine,
+            ("completed", "success" | "not reported") => return Verdict::Fine,
             ("in progress", _) => (Severity::Warning, "is still joining the NVLink fabric".to_owned()),
             ("not started", _) => {
                 (Severity::Critical, "has not started to join the NVLink fabric".to_owned())

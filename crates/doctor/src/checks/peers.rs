@@ -88,7 +88,7 @@ fn refusal(machine: &Machine<'_>, reason: &str, pairs: &[(&Gpu<'_>, &Gpu<'_>)], 
         ),
         _ => finding
             .fixed_by("Turn MIG and confidential computing off, and use GPUs of one model: `nvidia-smi -q`.")
-            .fixed_by("Set the IOMMU to pass-through and ACS off on bare metal (see those checks)."),
+            .fixed_by("On bare metal, set the IOMMU to pass-through and turn ACS off on the bridges above the GPUs."),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weftlink_fabric::DeviceKind;
+use weftlink_fabric::{DeviceId, DeviceKind};
 
 use super::gpus::{gpus, join, on_bus, short};
 use crate::check::{Check, Machine};
@@ -48,17 +48,15 @@ const FIRST_BRANCH: [(u32, u32, &str); 11] = [
 const LAST_BEFORE_TURING: u32 = 580;
 
 fn too_old(machine: &Machine<'_>) -> Vec<Outcome> {
-    let architectures: BTreeMap<u32, String> = on_bus(machine)
-        .iter()
-        .filter_map(|(gpu, _)| {
-            let device = machine.fabric.device(*gpu);
-            let DeviceKind::Gpu(kind) = &device.kind else { return None };
-            let sm = kind.sm.or(kind.model.map(|model| model.architecture))?;
-            let name =
-                kind.model.map_or_else(|| machine.fabric.device_name(*gpu), |model| model.name.to_owned());
-            Some((sm, name))
-        })
-        .collect();
+    let mut devices: Vec<DeviceId> = on_bus(machine).into_iter().map(|(gpu, _)| gpu).collect();
+    devices.extend(gpus(machine).iter().filter_map(|gpu| gpu.device));
+    let architecture = |gpu: &DeviceId| {
+        let DeviceKind::Gpu(kind) = &machine.fabric.device(*gpu).kind else { return None };
+        let sm = kind.sm.or(kind.model.map(|model| model.architecture))?;
+        let name = kind.model.map_or_else(|| machine.fabric.device_name(*gpu), |model| model.name.to_owned());
+        Some((sm, name))
+    };
+    let architectures: BTreeMap<u32, String> = devices.iter().filter_map(architecture).collect();
     if architectures.is_empty() {
         return Vec::new();
     }

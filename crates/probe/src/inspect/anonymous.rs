@@ -225,4 +225,25 @@ mod tests {
         let log = "[1.0] usb 1-1: SerialNumber: 77\n[2.0] audit: user=ada\n[3.0] NVRM: Xid (PCI:0000:3b:00): 31, pid=4, name=secret, Ch 1";
         assert_eq!(kernel_log(log, "h"), "[3.0] NVRM: Xid (PCI:0000:3b:00): 31, pid=4, name=..., Ch 1");
     }
+
+    /// Texts that readers of hardware may meet: nothing panics, and a text that was cleaned stays as it is.
+    #[test]
+    fn any_text_is_cleaned_once() {
+        let parts = [
+            "0", "af", "12", ":", "-", ".", "/home/", "serial", "=", " ", "\n", "é", "node17", "fe80",
+            "ffff", "name=", ",", "\0",
+        ];
+        let mut state = 7_u64;
+        for _ in 0..2_000 {
+            let mut random = String::new();
+            for _ in 0..40 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                random.push_str(parts[(state >> 33) as usize % parts.len()]);
+            }
+            let once = text(&random, "node17");
+            assert_eq!(text(&once, "node17"), once, "{random:?}");
+            kernel_log(&random, "node17");
+            environment(&random);
+        }
+    }
 }

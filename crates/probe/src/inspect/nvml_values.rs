@@ -75,7 +75,10 @@ fn add(values: &mut Values, path: &str, value: Result<impl Display, NvmlError>) 
     match value {
         Ok(value) => values.insert(path.to_owned(), value.to_string()),
         Err(NvmlError::NotSupported) => values.insert(path.to_owned(), "not supported".to_owned()),
-        Err(error) => values.insert(format!("{path}.reason"), error.to_string()),
+        Err(NvmlError::FailedToLoadSymbol(_)) => {
+            values.insert(format!("{path}.reason"), "a driver whose NVML has this call".to_owned())
+        }
+        Err(error) => values.insert(format!("{path}.reason"), format!("NVML: {error}")),
     };
 }
 

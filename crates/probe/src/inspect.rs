@@ -117,6 +117,7 @@ impl Inspection {
             if let Entry::File(text) = entry {
                 *text = match path.as_str() {
                     LOG => anonymous::kernel_log(text, &host),
+                    "proc/net/route" => anonymous::routes(text),
                     ENVIRONMENT => anonymous::text(&anonymous::environment(text), &host),
                     _ => anonymous::text(text, &host),
                 };

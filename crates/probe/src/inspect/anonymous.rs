@@ -91,6 +91,25 @@ pub(super) fn text(original: &str, host: &str) -> String {
     without_home(&without_host(&lines.join("\n"), host))
 }
 
+/// `/proc/net/route` without gateways, and without networks but private ones.
+pub(super) fn routes(table: &str) -> String {
+    let line = |line: &str| {
+        let mut words: Vec<&str> = line.split_whitespace().collect();
+        if let [_, target, gateway, ..] = &mut words[..] {
+            if u32::from_str_radix(gateway, 16).is_ok() {
+                *gateway = "00000000";
+            }
+            // The bytes are in the order of the machine, which is little-endian everywhere that matters.
+            match u32::from_str_radix(target, 16).map(u32::to_le_bytes) {
+                Ok([0 | 10 | 127, ..] | [172, 16..=31, ..] | [192, 168, ..] | [169, 254, ..]) | Err(_) => {}
+                Ok(_) => *target = "00000000",
+            }
+        }
+        words.join("\t")
+    };
+    table.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
 fn without_serial(line: &str) -> String {
     let at = line.to_ascii_lowercase().find("serial").filter(|at| line.is_char_boundary(*at));
     match at.and_then(|at| line[at..].find([':', '=']).map(|value| at + value + 1)) {
@@ -175,8 +194,12 @@ fn zeroed(word: &str) -> Option<String> {
     if lengths('-') == [8, 4, 4, 4, 12] || lengths('-') == [2; 6] {
         return Some(zeros());
     }
+    // An IPv6 address as in /proc/net/if_inet6, or a UUID without hyphens.
+    if word.len() == 32 && word.chars().all(|c| c.is_ascii_hexdigit()) {
+        return Some(format!("{}{}1", &word[..4], "0".repeat(27)));
+    }
     let is_ip = lengths('.').len() == 4 && word.split('.').all(|part| part.parse::<u8>().is_ok());
-    is_ip.then(|| "0.0.0.0".to_owned())
+    (is_ip && !word.starts_with("127.")).then(|| "0.0.0.0".to_owned())
 }
 
 #[cfg(test)]
@@ -193,6 +216,7 @@ mod tests {
             ("0000:0000:0000:0000:0000:ffff:0a00:0105", "0000:0000:0000:0000:0000:ffff:0000:0001"),
             ("0000:0000:0000:0000:0000:0000:0000:0000", "0000:0000:0000:0000:0000:0000:0000:0000"),
             ("from 10.2.3.4: x", "from 0.0.0.0: x"),
+            ("fe800000000000000242acfffe110002 03 40", "fe800000000000000000000000000001 03 40"),
             ("Serial Number : 1320823", "Serial Number : (removed)"),
             ("node17 kernel on node17-b", "host0 kernel on host0-b"),
             ("/home/ada/venv/libnccl.so.2", "/home/user/venv/libnccl.so.2"),
@@ -203,6 +227,7 @@ mod tests {
             "0000:17:00.0 10de:2330",
             "NVRM: Xid (PCI:0000:3b:00): 79",
             "570.133.20",
+            "|-- 127.0.0.1",
             "96.00.74.00.01",
             "[   12.345678] x",
             "0-55,112-167",
@@ -212,6 +237,15 @@ mod tests {
         ] {
             assert_eq!(text(kept, "node17"), kept);
         }
+    }
+
+    #[test]
+    fn routes_keep_private_networks() {
+        let table = "Iface\tDestination\tGateway \tFlags\neth0\t00000000\t0100000A\t0003\neth0\t0000000A\t00000000\t0001\nib0\t00081BCB\t017100CB\t1";
+        assert_eq!(
+            routes(table),
+            "Iface\tDestination\tGateway\tFlags\neth0\t00000000\t00000000\t0003\neth0\t0000000A\t00000000\t0001\nib0\t00000000\t00000000\t1"
+        );
     }
 
     #[test]

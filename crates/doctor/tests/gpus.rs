@@ -125,7 +125,16 @@ fn without_a_driver_all_is_unknown_but_the_driver_itself() {
             "{id}: {outcomes:#?}"
         );
     }
-    unknown("gpu-ecc", HGX, UNDRIVEN, "NVIDIA driver");
+    for id in [
+        "gpu-ecc",
+        "gpu-models-mixed",
+        "cuda-visible-devices",
+        "nvlink-inactive",
+        "nvlink-not-detected",
+        "peer-access",
+    ] {
+        unknown(id, HGX, UNDRIVEN, "NVIDIA driver");
+    }
 }
 
 #[test]
@@ -319,6 +328,11 @@ fn cards_without_nvlink() {
     ];
     fires(id, CARDS, &l40s, Severity::Note, &["no NVLink connector", "gpu0 and gpu1"]);
     quiet(id, CARDS, &l40s[..1]);
+    // The model tells it without a driver; a model that is not in the catalog does not.
+    fires(id, CARDS, &[&l40s[..], UNDRIVEN].concat(), Severity::Note, &["gpu0 and gpu1"]);
+    let unlisted = l40s.map(|line| line.replace("0x26b9", "0xfff0"));
+    let unlisted: Vec<&str> = unlisted.iter().map(String::as_str).chain(UNDRIVEN.iter().copied()).collect();
+    unknown(id, CARDS, &unlisted, "catalog");
 }
 
 #[test]

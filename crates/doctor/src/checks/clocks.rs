@@ -39,7 +39,7 @@ fn reasons(text: &str) -> Option<u64> {
 }
 
 fn slowdown(machine: &Machine<'_>) -> Vec<Outcome> {
-    each(machine, "why the clocks are low", "nothing slows the GPU down", |gpu| {
+    each(machine, "what limits the clocks", "nothing slows the GPU down", |gpu| {
         let reasons = match gpu.text("clocks_event_reasons") {
             Value::Is(text) => match reasons(&text) {
                 Some(reasons) => reasons,

@@ -37,7 +37,7 @@ fn bridges(machine: &Machine<'_>) -> Vec<Outcome> {
         if machine.fabric.gpus().iter().filter(|gpu| has_bridges(gpu)).count() < 2 {
             return Vec::new();
         }
-        return without_driver(machine, "whether bridges are fitted");
+        return without_driver(machine, "the bridges");
     }
     let mut groups: Vec<Cards<'_, '_>> = Vec::new();
     for gpu in all.iter().filter(|gpu| gpu.is_bridgeable()) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weftlink_fabric::catalog::gpus::GpuLinks;
+use weftlink_fabric::catalog::gpus::{GpuLinks, Vendor};
 use weftlink_fabric::{LinkKind, LinkSpec};
 use weftlink_probe::cpu_ranges;
 
@@ -98,7 +98,7 @@ fn not_detected(machine: &Machine<'_>) -> Vec<Outcome> {
     let all = gpus(machine);
     let outcomes = each(
         machine,
-        "whether the NVLinks are detected",
+        "the detection of the NVLinks",
         "the driver reports the NVLinks",
         |gpu| {
             let Some((spec, expected)) = wired(gpu, all.len()) else { return Verdict::Skip };
@@ -187,16 +187,32 @@ fn slow(machine: &Machine<'_>) -> Vec<Outcome> {
     )
 }
 
+/// The model tells this without a driver.
 fn absent(machine: &Machine<'_>) -> Vec<Outcome> {
-    let all = gpus(machine);
-    let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for gpu in &all {
-        if let Some(GpuLinks::Absent(reason)) = gpu.model.map(|model| &model.links) {
-            reasons.entry(reason).or_default().push(&gpu.name);
+    let mut reasons: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let (mut of_nvidia, mut unknown) = (0, Vec::new());
+    for gpu in machine.fabric.gpus() {
+        let name = machine.fabric.device_name(*gpu);
+        match machine.fabric.device(*gpu).kind.gpu_model() {
+            Some(model) if model.vendor != Vendor::Nvidia => {}
+            Some(model) => {
+                of_nvidia += 1;
+                if let GpuLinks::Absent(reason) = model.links {
+                    reasons.entry(reason).or_default().push(name);
+                }
+            }
+            None => unknown.push(name),
         }
     }
+    if of_nvidia == 0 && unknown.len() > 1 {
+        let names: Vec<&str> = unknown.iter().map(String::as_str).collect();
+        return vec![Outcome::Unknown {
+            what: format!("whether {} have NVLink", join(&names)),
+            needs: "a PCI device id or a name that the catalog has (`weft topo --list gpus`)".to_owned(),
+        }];
+    }
     let notes = reasons.into_iter().filter(|(_, names)| names.len() > 1).map(|(reason, names)| {
-        let names = join(&names);
+        let names = join(&names.iter().map(String::as_str).collect::<Vec<_>>());
         let what = format!("{names}: {}", short(reason));
         let note = Finding::new("nvlink-absent", Severity::Note, what).shown_by("PCI device id", format!("the model of {names}"));
         Outcome::Found(

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use weftlink_fabric::{DeviceId, DeviceKind};
 
-use super::gpus::{gpus, join, on_bus, short};
+use super::gpus::{gpus, join, on_bus, short, without_driver};
 use crate::check::{Check, Machine};
 use crate::finding::{Finding, Outcome, Severity};
 
@@ -93,6 +93,9 @@ fn too_old(machine: &Machine<'_>) -> Vec<Outcome> {
 
 fn mixed(machine: &Machine<'_>) -> Vec<Outcome> {
     let reported = gpus(machine);
+    if reported.is_empty() {
+        return without_driver(machine, "the models and memory sizes");
+    }
     let mut kinds: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for gpu in &reported {
         let name: Option<String> = gpu.any("name");
@@ -131,7 +134,7 @@ const VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
 fn visible(machine: &Machine<'_>) -> Vec<Outcome> {
     let count = gpus(machine).len();
     if count == 0 {
-        return Vec::new();
+        return without_driver(machine, "the visibility");
     }
     let Some(environ) = machine.tree.read("proc/self/environ") else {
         return vec![Outcome::Unknown {

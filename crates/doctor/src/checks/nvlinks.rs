@@ -96,20 +96,16 @@ fn inactive(machine: &Machine<'_>) -> Vec<Outcome> {
 
 fn not_detected(machine: &Machine<'_>) -> Vec<Outcome> {
     let all = gpus(machine);
-    let outcomes = each(
-        machine,
-        "the detection of the NVLinks",
-        "the driver reports the NVLinks",
-        |gpu| {
-            let Some((spec, expected)) = wired(gpu, all.len()) else { return Verdict::Skip };
-            if !gpu.links().is_empty() {
-                return Verdict::Fine;
-            }
-            let what = format!(
-                "{}: the model has {expected} links of {}, but the driver reports none",
-                gpu.name, spec.kind
-            );
-            Verdict::found(
+    let outcomes = each(machine, "the detection of the NVLinks", "the driver reports the NVLinks", |gpu| {
+        let Some((spec, expected)) = wired(gpu, all.len()) else { return Verdict::Skip };
+        if !gpu.links().is_empty() {
+            return Verdict::Fine;
+        }
+        let what = format!(
+            "{}: the model has {expected} links of {}, but the driver reports none",
+            gpu.name, spec.kind
+        );
+        Verdict::found(
             Finding::new("nvlink-not-detected", Severity::Critical, what)
                 .shown_by(format!("NVML, {} ({})", gpu.name, gpu.bus), "no link 0")
                 .costing(cost_of_links(machine, &all))
@@ -117,8 +113,7 @@ fn not_detected(machine: &Machine<'_>) -> Vec<Outcome> {
                 .fixed_by("On the host, look for `NVreg_NvLinkDisable=1` in /etc/modprobe.d and remove it.")
                 .fixed_by("Start the Fabric Manager (`systemctl start nvidia-fabricmanager`), then `nvidia-smi nvlink -s`."),
         )
-        },
-    );
+    });
     merge(outcomes)
 }
 

@@ -10,6 +10,8 @@ mod check;
 pub mod checks;
 pub mod cost;
 mod finding;
+mod machine;
 
 pub use check::{Check, Machine, examine};
 pub use finding::{Cost, Evidence, Finding, Outcome, Report, Severity, Uninspected};
+pub use machine::examine_machine;

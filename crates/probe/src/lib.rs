@@ -2,7 +2,8 @@
 //!
 //! [`this_machine`] reads sysfs and NVML, which it loads at run time; [`probe`] does the same with any [`Tree`] and
 //! [`GpuSource`]. [`record`] saves what a probe read as one text file, which probes to the same fabric on any machine. On
-//! a machine without GPUs or driver, the fabric contains what is visible, and notes say what is missing.
+//! a machine without GPUs or driver, the fabric contains what is visible, and notes say what is missing. [`inspect`] reads more than the
+//! wiring: errors, clocks, logs, outputs of commands.
 //!
 //! Deliberately absent: GPU links of AMD's and Intel's drivers, and the network past the NICs.
 
@@ -10,6 +11,7 @@ mod cores;
 mod cpu;
 mod gpu_source;
 mod gpus;
+mod inspect;
 mod interfaces;
 mod models;
 mod nvlinks;
@@ -24,6 +26,7 @@ mod wiring;
 
 pub use cores::{BindTo, Core, CoreSet, cores, cpu_list, cpu_ranges, divide};
 pub use gpu_source::{GpuReport, GpuReports, GpuSource, NvLinkReport, NvLinkUp, Remote};
+pub use inspect::{Inspection, inspect};
 pub use nvml::Nvml;
 pub use record::record;
 pub use recording::{Recording, RecordingError};

@@ -66,7 +66,7 @@ impl Tree for RecordingTree<'_> {
 }
 
 /// The PCI function in a path.
-fn function(path: &str) -> Option<BusId> {
+pub(crate) fn function(path: &str) -> Option<BusId> {
     pci_address(path.strip_prefix(DEVICES)?.strip_prefix('/')?.split('/').next()?)
 }
 
@@ -85,13 +85,13 @@ fn remove_unused(entries: &mut BTreeMap<String, Entry>, used: &BTreeSet<BusId>) 
 }
 
 /// The class folder and the name in `sys/class/net/eth0/speed`.
-fn interface(path: &str) -> Option<(&str, &str)> {
+pub(crate) fn interface(path: &str) -> Option<(&str, &str)> {
     let class = [NET, RDMA, NVME].into_iter().find(|class| path.starts_with(*class))?;
     let name = path[class.len()..].strip_prefix('/')?.split('/').next()?;
     Some((class, name))
 }
 
-fn anonymize(entries: BTreeMap<String, Entry>) -> BTreeMap<String, Entry> {
+pub(crate) fn anonymize(entries: BTreeMap<String, Entry>) -> BTreeMap<String, Entry> {
     let mut plain_names: BTreeMap<String, String> = BTreeMap::new();
     for name in entries.keys().filter_map(|path| interface(path)).map(|(_, name)| name) {
         if let Some(stem) = stem_before_address(name) {

@@ -18,6 +18,7 @@ mod pci;
 mod pcie;
 mod record;
 mod recording;
+mod software;
 mod target;
 mod tree;
 mod wiring;
@@ -27,6 +28,7 @@ pub use gpu_source::{GpuReport, GpuReports, GpuSource, NvLinkReport, NvLinkUp, R
 pub use nvml::Nvml;
 pub use record::record;
 pub use recording::{Recording, RecordingError};
+pub use software::{Library, SearchPaths, libraries, software};
 pub use target::{TargetError, open};
 pub use tree::{Folder, Tree};
 

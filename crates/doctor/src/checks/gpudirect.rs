@@ -59,22 +59,25 @@ fn sockets(machine: &Machine<'_>) -> Vec<Outcome> {
     let paths = Paths::of(fabric);
     let nearest =
         |gpu| nics.iter().map(|nic| (paths.path(gpu, *nic).kind, *nic)).min_by_key(|(kind, _)| *kind);
-    let across: Vec<_> = gpus
+    // With NVLink, NCCL sends through a GPU next to the NIC (PXN).
+    let far: Vec<_> = gpus
         .iter()
         .filter_map(|gpu| Some((gpu, nearest(gpu.id)?)))
-        .filter(|(_, (kind, _))| *kind >= PathType::Sys)
+        .filter(|(_, (kind, _))| *kind == PathType::Pxn || *kind >= PathType::Sys)
         .collect();
-    let Some((gpu, (_, nic))) = across.first() else {
-        return vec![Outcome::Fine(format!(
-            "{} with a fast NIC on the same socket",
-            reads::count(gpus.len(), "GPU")
-        ))];
+    let Some((gpu, (_, nic))) = far.iter().max_by_key(|(gpu, (kind, _))| (*kind, std::cmp::Reverse(gpu.id)))
+    else {
+        let what = format!("{} with a fast NIC on the same socket", reads::count(gpus.len(), "GPU"));
+        return vec![Outcome::Fine(what)];
     };
-    let names: Vec<String> = across.iter().map(|(gpu, _)| gpu.name.clone()).collect();
-    let what = format!(
-        "the nearest fast NIC of {} is on another socket: data between hosts crosses the sockets",
-        reads::some_of(&names)
-    );
+    let names: Vec<String> = far.iter().map(|(gpu, _)| gpu.name.clone()).collect();
+    let (severity, way) = match far.iter().any(|(_, (kind, _))| *kind >= PathType::Sys) {
+        true => (Severity::Warning, "data between hosts crosses the sockets"),
+        false => {
+            (Severity::Note, "data between hosts takes the way of another GPU, which has to share its NIC")
+        }
+    };
+    let what = format!("the nearest fast NIC of {} is on another socket: {way}", reads::some_of(&names));
     let nic_address = fabric.device(*nic).bus.map(|bus| bus.to_string()).unwrap_or_default();
     let shown = |address: &str| {
         let file = format!("{}/{address}/numa_node", reads::FUNCTIONS);
@@ -82,7 +85,7 @@ fn sockets(machine: &Machine<'_>) -> Vec<Outcome> {
     };
     let (gpu_node, nic_node) = (shown(&gpu.address), shown(&nic_address));
     vec![Outcome::Found(
-        Finding::new("gpu-nic-socket", Severity::Warning, what)
+        Finding::new("gpu-nic-socket", severity, what)
             .shown_by(gpu_node.0, gpu_node.1)
             .shown_by(nic_node.0, format!("{} ({})", nic_node.1, fabric.device_name(*nic)))
             .fixed_by("move a NIC to a slot of the other socket, best below the PCIe switch of the GPUs; the board's manual shows the slots")
@@ -166,7 +169,7 @@ fn kernel(release: &str) -> (u32, u32) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::host_tests::{bare, healthy, is_fine, is_unknown};
+    use super::super::host_tests::{Recorded, bare, healthy, healthy_text, is_fine, is_unknown};
     use super::*;
 
     #[test]
@@ -175,8 +178,14 @@ mod tests {
         let down: Vec<String> =
             (4..8).map(|n| format!("sys/class/infiniband/mlx5_{n}/ports/1/state = 1: DOWN")).collect();
         let down: Vec<&str> = down.iter().map(String::as_str).collect();
-        let found = healthy(&down).finding(&CHECKS[0]);
-        assert!(found.what.contains("gpu4") && !found.what.contains("gpu3"), "{}", found.what);
+        let shared = healthy(&down).finding(&CHECKS[0]);
+        assert!(shared.severity == Severity::Note && shared.what.contains("of another GPU"), "{shared:#?}");
+        let text = healthy_text();
+        let cards: String =
+            text.lines().filter(|line| !line.starts_with("nvml/")).flat_map(|line| [line, "\n"]).collect();
+        let found = Recorded::new(&cards, &down).finding(&CHECKS[0]);
+        assert!(found.severity == Severity::Warning && found.what.contains("gpu4"), "{found:#?}");
+        assert!(!found.what.contains("gpu3"), "{}", found.what);
         assert_eq!(found.evidence[0].text, "1");
         assert!(is_fine(&healthy(&[]).run(&CHECKS[0])));
         let lost: Vec<String> = ["0000:16:01.0", "0000:17:00.0", "0000:18:00.0", "0000:19:00.0"]
@@ -190,12 +199,14 @@ mod tests {
     fn gpudirect_needs_a_module_or_dma_bufs() {
         let closed = "proc/driver/nvidia/version = NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.90.07  Fri May 31 09:35:42 UTC 2024";
         let unloaded = "sys/module/nvidia_peermem/version -";
-        let found = healthy(&[unloaded, closed]).finding(&CHECKS[1]);
+        let with =
+            |lines: &[&str]| healthy(&[&[unloaded, "proc/modules = nvidia 14000000 9"], lines].concat());
+        let found = with(&[closed]).finding(&CHECKS[1]);
         assert!(found.cost.is_some_and(|cost| cost.usual_gb_per_s > 1.2 * cost.now_gb_per_s));
         let open = closed.replace("UNIX x86_64 Kernel Module", "UNIX Open Kernel Module for x86_64");
-        assert!(is_fine(&healthy(&[unloaded, &open]).run(&CHECKS[1])));
+        assert!(is_fine(&with(&[&open]).run(&CHECKS[1])));
         let old = "proc/sys/kernel/osrelease = 4.18.0-513.el8.x86_64";
-        assert_eq!(healthy(&[unloaded, &open, old]).finding(&CHECKS[1]).id, "gpudirect-rdma");
+        assert_eq!(with(&[&open, old]).finding(&CHECKS[1]).id, "gpudirect-rdma");
         assert!(is_fine(
             &healthy(&[unloaded, closed, "proc/modules = nvidia_peermem 16384 0 - Live 0x0"]).run(&CHECKS[1])
         ));

@@ -95,7 +95,7 @@ pub(super) fn virtual_machine(changes: &[&str]) -> Recorded {
 }
 
 /// The wiring, the host's part, and counters at zero for all functions and ports.
-fn healthy_text() -> String {
+pub(super) fn healthy_text() -> String {
     let mut text = format!("{HGX}\n{HEALTHY}\n");
     let hgx: Recording = HGX.parse().unwrap();
     for address in hgx.list("sys/bus/pci/devices") {

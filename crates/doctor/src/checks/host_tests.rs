@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use weftlink_probe::{Recording, Tree, probe};
 
 use super::{
-    bios, bridges, congestion, environment, gpudirect, interface, libraries, limits, pcie, placement, power,
-    rdma, roce,
+    bios, bridges, congestion, driver, environment, gpudirect, interface, libraries, limits, pcie, pcie_boot,
+    pcie_errors, placement, power, rdma, roce,
 };
 use crate::check::{Check, Machine};
 use crate::finding::{Finding, Outcome, Severity};
@@ -157,6 +157,8 @@ pub(super) fn is_fine(outcomes: &[Outcome]) -> bool {
 fn all() -> Vec<&'static Check> {
     let groups = [
         pcie::CHECKS,
+        pcie_boot::CHECKS,
+        pcie_errors::CHECKS,
         bridges::CHECKS,
         bios::CHECKS,
         gpudirect::CHECKS,
@@ -167,6 +169,7 @@ fn all() -> Vec<&'static Check> {
         limits::CHECKS,
         environment::CHECKS,
         libraries::CHECKS,
+        driver::CHECKS,
         power::CHECKS,
         placement::CHECKS,
     ];

@@ -1,8 +1,10 @@
 //! The checks of machines, by what they look at.
 
+mod addresses;
 mod bios;
 mod bridges;
 mod congestion;
+mod driver;
 mod environment;
 mod gpudirect;
 mod host_reads;
@@ -12,6 +14,8 @@ mod interface;
 mod libraries;
 mod limits;
 mod pcie;
+mod pcie_boot;
+mod pcie_errors;
 mod placement;
 mod power;
 mod rdma;
@@ -23,6 +27,8 @@ use crate::check::Check;
 pub fn all() -> impl Iterator<Item = &'static Check> {
     let groups = [
         pcie::CHECKS,
+        pcie_boot::CHECKS,
+        pcie_errors::CHECKS,
         bridges::CHECKS,
         bios::CHECKS,
         gpudirect::CHECKS,
@@ -33,6 +39,7 @@ pub fn all() -> impl Iterator<Item = &'static Check> {
         limits::CHECKS,
         environment::CHECKS,
         libraries::CHECKS,
+        driver::CHECKS,
         power::CHECKS,
         placement::CHECKS,
     ];

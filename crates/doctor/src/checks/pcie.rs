@@ -1,4 +1,4 @@
-//! PCIe links: narrower or slower than both ends support, limited as the kernel saw it at boot, or with errors.
+//! PCIe links that are narrower or slower than both ends support, or whose slot is less than the card.
 //!
 //! An idle GPU lowers the speed of its link, and so does a switch with only GPUs below it; their current speed is not compared.
 
@@ -12,37 +12,21 @@ use crate::check::{Check, Machine};
 use crate::finding::{Cost, Finding, Outcome, Severity};
 use crate::{cost, host_cost};
 
-pub(super) static CHECKS: &[Check] = &[
-    Check {
-        id: "pcie-link",
-        finds: "PCIe links that are narrower or slower than both ends support",
-        reads: "/sys/bus/pci/devices/*/{current,max}_link_{speed,width}",
-        run: links_of_devices,
-    },
-    Check {
-        id: "pcie-boot",
-        finds: "devices whose PCIe bandwidth the kernel found limited at boot",
-        reads: "the kernel's log",
-        run: limited_at_boot,
-    },
-    Check {
-        id: "pcie-errors",
-        finds: "PCIe errors (AER)",
-        reads: "/sys/bus/pci/devices/*/aer_dev_{correctable,nonfatal,fatal}",
-        run: errors,
-    },
-];
+pub(super) static CHECKS: &[Check] = &[Check {
+    id: "pcie-link",
+    finds: "PCIe links that are narrower or slower than both ends support",
+    reads: "/sys/bus/pci/devices/*/{current,max}_link_{speed,width}",
+    run: links_of_devices,
+}];
 
-/// Correctable errors since boot from which a link is worth a repair: a healthy one has none or a handful.
-const CORRECTABLE_MAX: u64 = 1000;
 /// The vendor of ports that a hypervisor emulates; their rates mean nothing.
 const VIRTUAL_PORT: &str = "0x1b36";
 
 /// Speed and width of one end; zero where unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Lanes {
-    generation: u8,
-    width: u8,
+pub(super) struct Lanes {
+    pub(super) generation: u8,
+    pub(super) width: u8,
 }
 
 impl Lanes {
@@ -51,7 +35,7 @@ impl Lanes {
         Self { generation: generation(&read("speed")), width: width(&read("width")) }
     }
 
-    fn is_known(self) -> bool {
+    pub(super) fn is_known(self) -> bool {
         self.generation > 0 && self.width > 0
     }
 
@@ -72,7 +56,7 @@ impl std::fmt::Display for Lanes {
 }
 
 /// `32.0 GT/s PCIe` is generation 5.
-fn generation(speed: &str) -> u8 {
+pub(super) fn generation(speed: &str) -> u8 {
     match speed.split_whitespace().next().unwrap_or_default() {
         "2.5" => 1,
         "5" | "5.0" => 2,
@@ -85,20 +69,20 @@ fn generation(speed: &str) -> u8 {
 }
 
 /// The kernel and hypervisors report 0, 63 or 255 for an unknown width.
-fn width(text: &str) -> u8 {
+pub(super) fn width(text: &str) -> u8 {
     text.parse().ok().filter(|width| matches!(width, 1 | 2 | 4 | 8 | 12 | 16 | 32)).unwrap_or(0)
 }
 
 /// Both ends of the link above a device.
-struct Ends {
-    now: Lanes,
+pub(super) struct Ends {
+    pub(super) now: Lanes,
     max: Lanes,
     /// The address of the port above it and its maximum.
-    port: Option<(String, Lanes)>,
+    pub(super) port: Option<(String, Lanes)>,
 }
 
 impl Ends {
-    fn read(tree: &dyn Tree, function: &Function) -> Option<Self> {
+    pub(super) fn read(tree: &dyn Tree, function: &Function) -> Option<Self> {
         let folder = |address: &str| format!("{}/{address}", reads::FUNCTIONS);
         let (now, max) =
             ["current", "max"].map(|which| Lanes::read(tree, &folder(&function.address), which)).into();
@@ -142,7 +126,7 @@ fn links_of_devices(machine: &Machine<'_>) -> Vec<Outcome> {
     )
 }
 
-fn slow_link(machine: &Machine<'_>, function: &Function, ends: &Ends) -> Option<Finding> {
+pub(super) fn slow_link(machine: &Machine<'_>, function: &Function, ends: &Ends) -> Option<Finding> {
     let (best, name) = (ends.best(), &function.name);
     let is_narrow = ends.now.width < best.width;
     let is_slow = ends.now.generation < best.generation && !slows_when_idle(machine, function);
@@ -244,175 +228,9 @@ fn cost_of(fabric: &Fabric, function: &Function, usual: LinkSpec) -> Option<Cost
     }
 }
 
-/// `... 63.012 Gb/s available PCIe bandwidth, limited by 8.0 GT/s PCIe x8 link at 0000:16:01.0 (capable of 126.016 Gb/s with 8.0 GT/s PCIe x16 link)`.
-struct Limited {
-    address: String,
-    limit: Lanes,
-    capable: Lanes,
-    port: String,
-}
-
-impl Limited {
-    fn parse(line: &str) -> Option<Self> {
-        let (before, rest) = line.split_once("available PCIe bandwidth, limited by ")?;
-        let (limit, capable) = rest.split_once("(capable of ")?;
-        let lanes = |text: &str| {
-            let words: Vec<&str> = text.split_whitespace().collect();
-            let at = words.iter().position(|word| *word == "GT/s")?;
-            let lanes = Lanes {
-                generation: generation(words.get(at.checked_sub(1)?)?),
-                width: width(words.get(at + 2)?.strip_prefix('x')?),
-            };
-            lanes.is_known().then_some(lanes)
-        };
-        let address = before
-            .split_whitespace()
-            .map(|word| word.trim_end_matches(':'))
-            .rfind(|word| reads::is_address(word))?;
-        let port = limit.split_whitespace().rfind(|word| reads::is_address(word))?;
-        Some(Self {
-            address: address.to_owned(),
-            limit: lanes(limit)?,
-            capable: lanes(capable)?,
-            port: port.to_owned(),
-        })
-    }
-}
-
-fn limited_at_boot(machine: &Machine<'_>) -> Vec<Outcome> {
-    let wanted =
-        |kind: &DeviceKind| reads::is_gpu(kind) || reads::is_nic(kind) || matches!(kind, DeviceKind::Storage);
-    let functions = reads::functions(machine, wanted);
-    if functions.is_empty() {
-        return Vec::new();
-    }
-    let log = match reads::kernel_log(machine.tree) {
-        Ok(log) => log,
-        Err(reason) => {
-            return vec![Outcome::Unknown {
-                what: "whether the kernel found PCIe links limited at boot".to_owned(),
-                needs: format!("root, or `sudo sysctl kernel.dmesg_restrict=0` ({reason})"),
-            }];
-        }
-    };
-    let mut outcomes = Vec::new();
-    for line in log.lines() {
-        let Some(limited) = Limited::parse(line) else { continue };
-        let Some(function) = functions.iter().find(|function| function.address == limited.address) else {
-            continue;
-        };
-        // A GPU starts with a slow link and raises its speed under load.
-        let is_narrow = limited.limit.width < limited.capable.width;
-        if reads::is_gpu(&machine.fabric.device(function.id).kind) && !is_narrow {
-            continue;
-        }
-        let ends = Ends::read(machine.tree, function);
-        // The check of links reports it with its cost.
-        if ends.as_ref().is_some_and(|ends| slow_link(machine, function, ends).is_some()) {
-            continue;
-        }
-        let (severity, now) = match ends {
-            Some(ends)
-                if limited.port == function.address
-                    || Some(&limited.port) == ends.port.as_ref().map(|(port, _)| port) =>
-            {
-                (Severity::Note, format!("; it now runs at {}", ends.now))
-            }
-            _ => (Severity::Warning, String::new()),
-        };
-        let what = format!(
-            "the kernel found {} limited to {} at {} ({} would be possible){now}",
-            function.name, limited.limit, limited.port, limited.capable
-        );
-        outcomes.push(Outcome::Found(
-            Finding::new("pcie-boot", severity, what)
-                .shown_by("the kernel's log", reads::shown(line))
-                .fixed_by(format!(
-                    "look at the link at {}: `sudo lspci -vv -s {} | grep -E 'LnkCap|LnkSta'`",
-                    limited.port, limited.port
-                ))
-                .fixed_by(format!("reseat {} or move it to a slot with more lanes", function.name)),
-        ));
-    }
-    if outcomes.is_empty() {
-        outcomes.push(Outcome::Fine(
-            "the kernel's log reports no limited PCIe link of a GPU, NIC or drive".to_owned(),
-        ));
-    }
-    outcomes
-}
-
-fn errors(machine: &Machine<'_>) -> Vec<Outcome> {
-    let wanted = |kind: &DeviceKind| {
-        reads::is_gpu(kind)
-            || reads::is_nic(kind)
-            || matches!(kind, DeviceKind::Storage | DeviceKind::PcieSwitch | DeviceKind::RootPort)
-    };
-    let mut outcomes = Outcomes::new();
-    for function in reads::functions(machine, wanted) {
-        let mut seen = false;
-        let mut worst: Option<Finding> = None;
-        for kind in ["fatal", "nonfatal", "correctable"] {
-            let file = format!("aer_dev_{kind}");
-            let Some(text) = function.read(machine.tree, &file) else { continue };
-            seen = true;
-            let (total, named) = aer_counts(&text);
-            if total == 0 {
-                continue;
-            }
-            let severity = match (kind, total) {
-                ("fatal", _) => Severity::Critical,
-                ("nonfatal", _) | (_, CORRECTABLE_MAX..) => Severity::Warning,
-                _ => Severity::Note,
-            };
-            let evidence = (format!("/{}", function.path(&file)), reads::shown(&named));
-            worst = Some(match worst {
-                Some(finding) => finding.shown_by(evidence.0, evidence.1),
-                None => {
-                    let what = format!("{} had {total} {kind} PCIe errors since boot", function.name);
-                    Finding::new("pcie-errors", severity, what).shown_by(evidence.0, evidence.1)
-                }
-            });
-        }
-        match worst {
-            Some(finding) => outcomes.findings.push(
-                finding
-                    .fixed_by(format!("reseat {}, its riser and its cables; if the count goes on rising, replace them, then the card", function.name))
-                    .fixed_by(format!("watch it under load: `watch cat /{}`", function.path("aer_dev_correctable"))),
-            ),
-            None if seen => outcomes.fine.push(function.name),
-            None => outcomes.unknown.push(function.name),
-        }
-    }
-    outcomes.finish(
-        |fine| format!("no PCIe errors at {} since boot", reads::count(fine.len(), "device")),
-        |unknown| {
-            let needs = "a kernel that handles AER itself (not the firmware, not in a virtual machine): `dmesg | grep AER`; or the BMC's log";
-            (format!("PCIe errors of {}", reads::some_of(unknown)), needs.to_owned())
-        },
-    )
-}
-
-/// The sum of the counters (the kernel's own total repeats it), and those that are not zero.
-fn aer_counts(text: &str) -> (u64, String) {
-    let mut total = 0_u64;
-    let mut named = Vec::new();
-    for line in text.lines() {
-        let mut words = line.split_whitespace();
-        if let (Some(name), Some(Ok(count))) = (words.next(), words.next().map(str::parse::<u64>))
-            && count > 0
-            && !name.starts_with("TOTAL_ERR")
-        {
-            total = total.saturating_add(count);
-            named.push(format!("{name} {count}"));
-        }
-    }
-    (total, named.join(", "))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::host_tests::{bare, findings, healthy, is_fine, is_unknown, virtual_machine};
+    use super::super::host_tests::{healthy, is_fine, is_unknown, virtual_machine};
     use super::*;
 
     const GPU0: &str = "sys/bus/pci/devices/0000:19:00.0";
@@ -454,44 +272,5 @@ mod tests {
     fn hidden_links_are_unknown() {
         let file = "sys/bus/pci/devices/0000:00:06.0/current_link_width -";
         assert!(is_unknown(&virtual_machine(&[file]).run(&CHECKS[0])));
-    }
-
-    #[test]
-    fn the_kernels_limit_is_reported_once() {
-        let line = |limit: &str, at: &str| {
-            format!(
-                "log/kernel = [    2.1] mlx5_core 0000:1b:00.0: 63.012 Gb/s available PCIe bandwidth, limited by {limit} link at {at} \
-                 (capable of 504.112 Gb/s with 32.0 GT/s PCIe x16 link)"
-            )
-        };
-        let found = healthy(&[&line("8.0 GT/s PCIe x8", "0000:16:01.0")]).finding(&CHECKS[1]);
-        assert_eq!(found.severity, Severity::Warning);
-        assert!(
-            found.what.contains("limited to PCIe 3.0 x8 at 0000:16:01.0 (PCIe 5.0 x16 would be possible)"),
-            "{}",
-            found.what
-        );
-        let now = healthy(&[&line("8.0 GT/s PCIe x8", "0000:18:02.0")]).finding(&CHECKS[1]);
-        assert_eq!(now.severity, Severity::Note, "{now:#?}");
-        let both =
-            healthy(&[&line("32.0 GT/s PCIe x8", "0000:18:02.0"), &format!("{NIC0}/current_link_width = 8")]);
-        assert!(findings(both.run(&CHECKS[1])).is_empty());
-        let gpu = line("2.5 GT/s PCIe x16", "0000:18:00.0").replace("0000:1b:00.0", "0000:19:00.0");
-        assert!(is_fine(&healthy(&[&gpu]).run(&CHECKS[1])));
-        assert!(is_unknown(&bare(&[]).run(&CHECKS[1])));
-    }
-
-    #[test]
-    fn errors_are_judged_by_kind_and_number() {
-        let correctable = |count: u32| {
-            format!("{GPU0}/aer_dev_correctable = RxErr 0\\nBadTLP {count}\\nTOTAL_ERR_COR {count}")
-        };
-        let few = healthy(&[&correctable(7)]).finding(&CHECKS[2]);
-        assert_eq!((few.severity, few.evidence[0].text.as_str()), (Severity::Note, "BadTLP 7"));
-        assert_eq!(healthy(&[&correctable(5000)]).finding(&CHECKS[2]).severity, Severity::Warning);
-        let fatal = format!("{GPU0}/aer_dev_fatal = Undefined 0\\nDLP 1\\nTOTAL_ERR_FATAL 1");
-        let fatal = healthy(&[&fatal, &correctable(3)]).finding(&CHECKS[2]);
-        assert_eq!((fatal.severity, fatal.evidence.len()), (Severity::Critical, 2));
-        assert!(is_unknown(&bare(&[]).run(&CHECKS[2])));
     }
 }

@@ -53,11 +53,25 @@ pub fn of_two_hosts(now: (&Fabric, &[PortRate]), usual: (&Fabric, &[PortRate])) 
 
 /// The same all-reduce between two hosts of this kind if NICs cannot access the memory of GPUs.
 pub fn of_no_gpudirect(host: &Fabric) -> Option<Cost> {
-    let fabric = two_hosts((host, &ports_of(host)))?;
-    let usual = Options::default();
     let mut now = Options::default();
     now.what_if.no_gpudirect = true;
-    compare("all-reduce of 1 GiB between two such hosts", (&fabric, &now), (&fabric, &usual))
+    between_two(host, &now)
+}
+
+/// The same all-reduce between two hosts of this kind over sockets instead of RDMA.
+pub fn of_sockets(host: &Fabric) -> Option<Cost> {
+    between_two(host, &Options { sockets: true, ..Options::default() })
+}
+
+/// An all-reduce of 1 GiB within the host if GPUs cannot access each other's memory.
+pub fn of_no_peer_access(host: &Fabric) -> Option<Cost> {
+    let now = Options { no_peer_access: true, ..Options::default() };
+    compare("all-reduce of 1 GiB", (host, &now), (host, &Options::default()))
+}
+
+fn between_two(host: &Fabric, now: &Options) -> Option<Cost> {
+    let fabric = two_hosts((host, &ports_of(host)))?;
+    compare("all-reduce of 1 GiB between two such hosts", (&fabric, now), (&fabric, &Options::default()))
 }
 
 /// The rate of copies between the memory of the host and a device; None if it is the same on both fabrics.

@@ -10,7 +10,7 @@ mod check;
 pub mod checks;
 pub mod cost;
 mod finding;
-mod host_cost;
+pub mod host_cost;
 
 pub use check::{Check, Machine, examine};
 pub use finding::{Cost, Evidence, Finding, Outcome, Report, Severity, Uninspected};

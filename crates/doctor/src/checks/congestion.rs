@@ -59,8 +59,8 @@ fn waits(machine: &Machine<'_>) -> Vec<Outcome> {
                     .fixed_by("make the network lossless: PFC and ECN for the class of RoCE on every NIC and switch (`mlnx_qos -i IFACE`)")
                     .fixed_by("where switches spread flows packet by packet (adaptive routing), enable it on the NICs, too"),
                 false => finding
-                    .fixed_by("look for a bad cable on the way: `sudo ibdiagnet --pc` and the check of symbol errors")
-                    .fixed_by("look for a switch that is overloaded: `sudo ibqueryerrors`"),
+                    .fixed_by("look for a bad cable or an overloaded switch on the way: `sudo ibqueryerrors`")
+                    .fixed_by("compare with the counters of the peers: one receiver that fails makes all its senders repeat"),
             };
             outcomes.findings.push(finding);
         } else if let (Some(wait), Some(data)) = (wait, data.filter(|data| *data > 0))
@@ -171,7 +171,7 @@ mod tests {
         let found = healthy(&[&format!("{PORT}/counters/port_xmit_wait = 900000000")]).finding(&CHECKS[0]);
         assert_eq!(found.severity, Severity::Note);
         let lost = healthy(&[&format!("{PORT}/hw_counters/packet_seq_err = 40000")]).finding(&CHECKS[0]);
-        assert!(lost.what.contains("40000 times") && lost.fixes[0].contains("ibdiagnet"), "{lost:#?}");
+        assert!(lost.what.contains("40000 times") && lost.fixes[0].contains("ibqueryerrors"), "{lost:#?}");
         let roce = healthy(&[
             &format!("{PORT}/hw_counters/out_of_sequence = 40000"),
             &format!("{PORT}/link_layer = Ethernet"),

@@ -2,9 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use weftlink_fabric::Fabric;
+
 use super::host_reads as reads;
 use crate::check::{Check, Machine};
-use crate::finding::{Finding, Outcome, Severity};
+use crate::finding::{Cost, Finding, Outcome, Severity};
+use crate::host_cost;
 
 pub(super) static CHECKS: &[Check] = &[
     Check {
@@ -16,7 +19,7 @@ pub(super) static CHECKS: &[Check] = &[
     Check {
         id: "nccl-settings",
         finds: "settings of NCCL that take a fast way from it",
-        reads: "/proc/self/environ",
+        reads: "/proc/self/environ, /etc/nccl.conf",
         run: settings,
     },
 ];
@@ -90,17 +93,43 @@ fn visible_gpus(value: &str, gpus: usize) -> (usize, Option<String>) {
     (seen.len(), None)
 }
 
-/// A setting, the values with which it takes a way from NCCL, and what it takes.
-const SETTINGS: [(&str, &[&str], &str); 9] = [
-    ("NCCL_P2P_DISABLE", &["1"], "GPUs exchange data through host memory instead of NVLink or PCIe"),
-    ("NCCL_P2P_LEVEL", &["0", "LOC"], "GPUs exchange data through host memory instead of NVLink or PCIe"),
-    ("NCCL_SHM_DISABLE", &["1"], "GPUs without peer access use the network within the host"),
-    ("NCCL_IB_DISABLE", &["1"], "hosts exchange data over sockets instead of RDMA"),
-    ("NCCL_NET", &["Socket", "socket"], "hosts exchange data over sockets instead of RDMA"),
-    ("NCCL_NET_GDR_LEVEL", &["0", "LOC"], "data between hosts is copied in host memory (no GPUDirect RDMA)"),
-    ("NCCL_NVLS_ENABLE", &["0"], "NVSwitches do not reduce (NVLS)"),
-    ("NCCL_CUMEM_ENABLE", &["0"], "NCCL cannot register buffers for NVLS or use multi-node NVLink"),
-    ("NCCL_DEBUG", &["TRACE"], "logging slows every call"),
+/// A setting that takes a way from NCCL.
+struct Setting {
+    name: &'static str,
+    /// The values with which it does.
+    values: &'static [&'static str],
+    effect: &'static str,
+    cost: Option<fn(&Fabric) -> Option<Cost>>,
+}
+
+const fn setting(name: &'static str, values: &'static [&'static str], effect: &'static str) -> Setting {
+    Setting { name, values, effect, cost: None }
+}
+
+const fn costly(setting: Setting, cost: fn(&Fabric) -> Option<Cost>) -> Setting {
+    Setting { cost: Some(cost), ..setting }
+}
+
+const NO_PEERS: &str = "GPUs exchange data through host memory instead of NVLink or PCIe";
+const NO_RDMA: &str = "hosts exchange data over sockets instead of RDMA";
+
+static SETTINGS: [Setting; 9] = [
+    costly(setting("NCCL_P2P_DISABLE", &["1"], NO_PEERS), host_cost::of_no_peer_access),
+    costly(setting("NCCL_P2P_LEVEL", &["0", "LOC"], NO_PEERS), host_cost::of_no_peer_access),
+    setting("NCCL_SHM_DISABLE", &["1"], "GPUs without peer access use the network within the host"),
+    costly(setting("NCCL_IB_DISABLE", &["1"], NO_RDMA), host_cost::of_sockets),
+    costly(setting("NCCL_NET", &["Socket", "socket"], NO_RDMA), host_cost::of_sockets),
+    costly(
+        setting(
+            "NCCL_NET_GDR_LEVEL",
+            &["0", "LOC"],
+            "data between hosts is copied in host memory (no GPUDirect RDMA)",
+        ),
+        host_cost::of_no_gpudirect,
+    ),
+    setting("NCCL_NVLS_ENABLE", &["0"], "NVSwitches do not reduce (NVLS)"),
+    setting("NCCL_CUMEM_ENABLE", &["0"], "NCCL cannot register buffers for NVLS or use multi-node NVLink"),
+    setting("NCCL_DEBUG", &["TRACE"], "logging slows every call"),
 ];
 
 fn settings(machine: &Machine<'_>) -> Vec<Outcome> {
@@ -112,39 +141,36 @@ fn settings(machine: &Machine<'_>) -> Vec<Outcome> {
     }
     let variables = reads::variables(machine.tree);
     let mut outcomes = Vec::new();
-    for (name, value) in &variables {
-        let Some((_, _, effect)) =
-            SETTINGS.iter().find(|(setting, bad, _)| setting == name && bad.contains(&value.as_str()))
+    for reads::Variable { name, value, source } in &variables {
+        let Some(setting) =
+            SETTINGS.iter().find(|setting| setting.name == name && setting.values.contains(&value.as_str()))
         else {
             continue;
         };
         outcomes.push(Outcome::Found(
-            Finding::new("nccl-settings", Severity::Warning, format!("{name}={value}: {effect}"))
-                .shown_by(format!("/{ENVIRON}"), format!("{name}={value}"))
+            Finding::new("nccl-settings", Severity::Warning, format!("{name}={value}: {}", setting.effect))
+                .shown_by(*source, format!("{name}={value}"))
+                .costing(setting.cost.and_then(|cost| cost(machine.fabric)))
                 .fixed_by(format!(
                     "unset {name}; look for it in /etc/nccl.conf, ~/.nccl.conf and the job's script"
                 )),
         ));
     }
     // Algorithm and protocol are NCCL's to choose, for each size.
-    for (name, value) in variables.iter().filter(|(name, _)| name == "NCCL_ALGO" || name == "NCCL_PROTO") {
+    let is_choice = |name: &str| name == "NCCL_ALGO" || name == "NCCL_PROTO";
+    for variable in variables.iter().filter(|variable| is_choice(&variable.name)) {
+        let line = format!("{}={}", variable.name, reads::shown(&variable.value));
+        let what = format!("{line} is used for all sizes, also those for which another is faster");
         outcomes.push(Outcome::Found(
-            Finding::new(
-                "nccl-settings",
-                Severity::Note,
-                format!(
-                    "{name}={} is used for all sizes, also those for which another is faster",
-                    reads::shown(value)
-                ),
-            )
-            .shown_by(format!("/{ENVIRON}"), format!("{name}={}", reads::shown(value)))
-            .fixed_by(format!("unset {name}, and compare: `weft sim all-reduce --sizes 1KiB..1GiB`")),
+            Finding::new("nccl-settings", Severity::Note, what).shown_by(variable.source, line).fixed_by(
+                format!("unset {}, and compare: `weft sim all-reduce --sizes 1KiB..1GiB`", variable.name),
+            ),
         ));
     }
     if outcomes.is_empty() {
-        let set = variables.iter().filter(|(name, _)| name.starts_with("NCCL_")).count();
+        let set = variables.iter().filter(|variable| variable.name.starts_with("NCCL_")).count();
         outcomes.push(Outcome::Fine(format!(
-            "{} of NCCL in the environment, none takes a way from it",
+            "{} of NCCL, none takes a way from it",
             reads::count(set, "setting")
         )));
     }
@@ -179,6 +205,14 @@ mod tests {
     fn settings_that_slow_nccl_are_found() {
         let found = with("NCCL_P2P_DISABLE=1").finding(&CHECKS[1]);
         assert!(found.severity == Severity::Warning && found.what.contains("through host memory"));
+        assert!(found.cost.is_some_and(|cost| cost.usual_gb_per_s > 5.0 * cost.now_gb_per_s));
+        let sockets = with("NCCL_NET=Socket").finding(&CHECKS[1]);
+        assert!(sockets.cost.is_some_and(|cost| cost.usual_gb_per_s > 2.0 * cost.now_gb_per_s));
+        let file = healthy(&["etc/nccl.conf = # site\\nNCCL_IB_DISABLE = 1"]).finding(&CHECKS[1]);
+        assert_eq!(
+            (file.evidence[0].source.as_str(), file.evidence[0].text.as_str()),
+            ("/etc/nccl.conf", "NCCL_IB_DISABLE=1")
+        );
         let all = findings(with("NCCL_IB_DISABLE=1\\nNCCL_ALGO=Ring\\nNCCL_DEBUG=INFO").run(&CHECKS[1]));
         assert_eq!(
             all.iter().map(|found| found.severity).collect::<Vec<_>>(),

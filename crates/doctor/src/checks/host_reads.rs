@@ -17,6 +17,9 @@ const DEPTH_MAX: usize = 64;
 /// Characters of a line that is shown.
 const LINE_MAX: usize = 300;
 
+/// The vendor of virtio devices, which have no PCIe link.
+const VIRTIO: &str = "0x1af4";
+
 /// A device of the fabric with a PCI function.
 #[derive(Clone, Debug)]
 pub(super) struct Function {
@@ -46,6 +49,12 @@ pub(super) fn functions(machine: &Machine<'_>, wanted: impl Fn(&DeviceKind) -> b
         Some(Function { id, address, name })
     };
     fabric.devices_where(wanted).filter_map(function).collect()
+}
+
+/// Those of them that have a PCIe link, also if it is hidden.
+pub(super) fn linked_functions(machine: &Machine<'_>, wanted: impl Fn(&DeviceKind) -> bool) -> Vec<Function> {
+    let is_virtual = |function: &Function| function.read(machine.tree, "vendor").as_deref() == Some(VIRTIO);
+    functions(machine, wanted).into_iter().filter(|function| !is_virtual(function)).collect()
 }
 
 pub(super) fn is_gpu(kind: &DeviceKind) -> bool {
@@ -163,17 +172,37 @@ pub(super) fn output(tree: &dyn Tree, path: &str) -> Result<String, String> {
     tree.read(path).ok_or_else(missing)
 }
 
-/// A variable of this process's environment. Its entries end with NUL, in recordings also with line ends.
-pub(super) fn variable(tree: &dyn Tree, name: &str) -> Option<String> {
-    let (_, value) = variables(tree).into_iter().find(|(found, _)| found == name)?;
-    Some(value)
+/// A variable that NCCL or a launcher reads.
+pub(super) struct Variable {
+    pub(super) name: String,
+    pub(super) value: String,
+    /// Where it is set: the environment, or NCCL's file.
+    pub(super) source: &'static str,
 }
 
-/// All variables of this process's environment.
-pub(super) fn variables(tree: &dyn Tree) -> Vec<(String, String)> {
-    let text = tree.read("proc/self/environ").unwrap_or_default();
-    let entries = text.split(['\0', '\n']).filter_map(|entry| entry.split_once('='));
-    entries.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+/// The value of a variable.
+pub(super) fn variable(tree: &dyn Tree, name: &str) -> Option<String> {
+    variables(tree).into_iter().find(|variable| variable.name == name).map(|variable| variable.value)
+}
+
+/// The variables of this process's environment, whose entries end with NUL (in recordings also with line ends), and those of
+/// `/etc/nccl.conf` that the environment does not set.
+pub(super) fn variables(tree: &dyn Tree) -> Vec<Variable> {
+    let entries = |file: &str, source: &'static str| -> Vec<Variable> {
+        let text = tree.read(file).unwrap_or_default();
+        let entry = |line: &str| {
+            let (name, value) = line.split_once('=')?;
+            Some(Variable { name: name.trim().to_owned(), value: value.trim().to_owned(), source })
+        };
+        text.split(['\0', '\n']).filter(|line| !line.starts_with('#')).filter_map(entry).collect()
+    };
+    let mut all = entries("proc/self/environ", "/proc/self/environ");
+    for variable in entries("etc/nccl.conf", "/etc/nccl.conf") {
+        if !all.iter().any(|known| known.name == variable.name) {
+            all.push(variable);
+        }
+    }
+    all
 }
 
 /// Evidence is one line of limited length.

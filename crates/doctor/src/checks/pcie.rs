@@ -105,7 +105,7 @@ fn links_of_devices(machine: &Machine<'_>) -> Vec<Outcome> {
         reads::is_gpu(kind) || reads::is_nic(kind) || matches!(kind, DeviceKind::PcieSwitch)
     };
     let mut outcomes = Outcomes::new();
-    for function in reads::functions(machine, wanted) {
+    for function in reads::linked_functions(machine, wanted) {
         let Some(ends) = Ends::read(machine.tree, &function) else {
             outcomes.unknown.push(function.name);
             continue;

@@ -52,7 +52,7 @@ impl Limited {
 fn limited_at_boot(machine: &Machine<'_>) -> Vec<Outcome> {
     let wanted =
         |kind: &DeviceKind| reads::is_gpu(kind) || reads::is_nic(kind) || matches!(kind, DeviceKind::Storage);
-    let functions = reads::functions(machine, wanted);
+    let functions = reads::linked_functions(machine, wanted);
     if functions.is_empty() {
         return Vec::new();
     }

@@ -23,7 +23,7 @@ fn errors(machine: &Machine<'_>) -> Vec<Outcome> {
             || matches!(kind, DeviceKind::Storage | DeviceKind::PcieSwitch | DeviceKind::RootPort)
     };
     let mut outcomes = Outcomes::new();
-    for function in reads::functions(machine, wanted) {
+    for function in reads::linked_functions(machine, wanted) {
         let mut seen = false;
         let mut worst: Option<Finding> = None;
         for kind in ["fatal", "nonfatal", "correctable"] {

@@ -135,6 +135,10 @@ impl RdmaPort {
 pub(super) fn rdma_ports(tree: &dyn Tree) -> Vec<RdmaPort> {
     let mut ports = Vec::new();
     for device in tree.list(RDMA).into_iter().take(NAMES_MAX) {
+        // Devices in software (rxe, siw) have no function.
+        if function_of(tree, &format!("{RDMA}/{device}")).is_none() {
+            continue;
+        }
         let numbers = tree.list(&format!("{RDMA}/{device}/ports"));
         for number in numbers.iter().take(NAMES_MAX) {
             let name = if numbers.len() > 1 { format!("{device}:{number}") } else { device.clone() };

@@ -230,7 +230,7 @@ fn cost_of(fabric: &Fabric, function: &Function, usual: LinkSpec) -> Option<Cost
 
 #[cfg(test)]
 mod tests {
-    use super::super::host_tests::{healthy, is_fine, is_unknown, virtual_machine};
+    use super::super::host_tests::{Recorded, healthy, healthy_text, is_fine, is_unknown, virtual_machine};
     use super::*;
 
     const GPU0: &str = "sys/bus/pci/devices/0000:19:00.0";
@@ -244,6 +244,17 @@ mod tests {
         let cost = found.cost.unwrap();
         assert!(cost.sentence.starts_with("copies between host memory and gpu0"), "{cost:?}");
         assert!((3.5..4.5).contains(&(cost.usual_gb_per_s / cost.now_gb_per_s)), "{cost:?}");
+    }
+
+    #[test]
+    fn without_nvlink_a_narrow_gpu_slows_the_collective() {
+        let text = healthy_text();
+        let cards: String =
+            text.lines().filter(|line| !line.starts_with("nvml/")).flat_map(|line| [line, "\n"]).collect();
+        let found = Recorded::new(&cards, &[&format!("{GPU0}/current_link_width = 4")]).finding(&CHECKS[0]);
+        let cost = found.cost.unwrap();
+        assert!(cost.sentence.starts_with("all-reduce of 1 GiB: "), "{cost:?}");
+        assert!(cost.usual_gb_per_s > 1.5 * cost.now_gb_per_s, "{cost:?}");
     }
 
     #[test]

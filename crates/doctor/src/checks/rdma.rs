@@ -180,7 +180,9 @@ fn flaps(machine: &Machine<'_>) -> Vec<Outcome> {
         }
     }
     for name in reads::interfaces(tree) {
-        if reads::function_of(tree, &format!("{}/{name}", reads::NET)).is_some() {
+        // Wi-Fi comes and goes.
+        let is_wireless = tree.read(&format!("{}/{name}/phy80211/index", reads::NET)).is_some();
+        if !is_wireless && reads::function_of(tree, &format!("{}/{name}", reads::NET)).is_some() {
             let file = format!("{}/{name}/carrier_down_count", reads::NET);
             judge(&name, file.clone(), reads::number(tree, &file));
         }

@@ -11,7 +11,7 @@ use crate::finding::{Finding, Outcome, Severity};
 pub(super) static CHECKS: &[Check] = &[Check {
     id: "bios-bars",
     finds: "GPUs whose memory window (BAR) is missing, below 4 GB, or smaller than the card allows",
-    reads: "/sys/bus/pci/devices/*/{resource,resource1_resize}",
+    reads: "`/sys/bus/pci/devices/*/{resource,resource1_resize}`",
     run: bars,
 }];
 
@@ -100,7 +100,7 @@ fn missing(gpu: &Function, bars: &[Bar], resource: &str, tree: &dyn Tree) -> Opt
             || line.contains("NVRM: BAR1 is 0M")
     };
     if let Some(line) = log.lines().find(about) {
-        finding = finding.shown_by("the kernel's log", reads::shown(line));
+        finding = finding.shown_by("kernel log", reads::shown(line));
     }
     Some(
         finding

@@ -12,13 +12,13 @@ pub(super) static CHECKS: &[Check] = &[
     Check {
         id: "pcie-acs",
         finds: "PCIe switches that redirect transfers between GPUs and NICs to the CPU (ACS)",
-        reads: "/sys/bus/pci/devices/*/config of bridges, as root",
+        reads: "`/sys/bus/pci/devices/*/config` of bridges, as root",
         run: acs,
     },
     Check {
         id: "iommu",
-        finds: "an IOMMU that translates the addresses of GPUs",
-        reads: "/sys/kernel/iommu_groups/*/type, /proc/cmdline, the kernel's log",
+        finds: "An IOMMU that translates the addresses of GPUs",
+        reads: "`/sys/kernel/iommu_groups/*/type`, /proc/cmdline, the kernel log (`dmesg`)",
         run: iommu,
     },
 ];
@@ -201,7 +201,7 @@ fn iommu(machine: &Machine<'_>) -> Vec<Outcome> {
     vec![match default {
         Some(line) if line.contains("Translated") => {
             found("the IOMMU translates the addresses of GPUs: peer transfers are slower or fail".to_owned())
-                .shown_by_all(&[("the kernel's log", line)])
+                .shown_by_all(&[("kernel log", line)])
         }
         Some(line) => Outcome::Fine(format!("the kernel's log: {}", reads::shown(line))),
         None => Outcome::Unknown {

@@ -9,13 +9,13 @@ use crate::finding::{Finding, Outcome, Severity};
 pub(super) static CHECKS: &[Check] = &[
     Check {
         id: "congestion",
-        finds: "network ports that wait long to send, or whose packets were lost",
-        reads: "/sys/class/infiniband/*/ports/*/{counters,hw_counters}",
+        finds: "Network ports that wait long to send, or whose packets were lost",
+        reads: "`/sys/class/infiniband/*/ports/*/{counters,hw_counters}`",
         run: waits,
     },
     Check {
         id: "pause-storm",
-        finds: "storms of pause frames, and frames that were dropped in spite of them",
+        finds: "Storms of pause frames, and frames that were dropped in spite of them",
         reads: "`ethtool -S` of the interfaces of RoCE ports",
         run: storms,
     },

@@ -11,8 +11,8 @@ use crate::finding::{Finding, Outcome, Severity};
 
 pub(super) static CHECKS: &[Check] = &[Check {
     id: "driver-age",
-    finds: "a driver that is older than the CUDA libraries need",
-    reads: "/proc/driver/nvidia/version, files named libcudart.so* and libnvrtc.so*",
+    finds: "A driver that is older than the CUDA libraries need",
+    reads: "/proc/driver/nvidia/version, files named `libcudart.so*` and `libnvrtc.so*`",
     run: driver,
 }];
 

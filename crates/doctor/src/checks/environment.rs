@@ -1,6 +1,4 @@
-//! Environment variables that hide GPUs from a job, or take ways of communication from NCCL.
-
-use std::collections::BTreeSet;
+//! Settings of NCCL that take ways of communication from it. Variables that hide GPUs are a check of GPUs.
 
 use weftlink_fabric::Fabric;
 
@@ -9,20 +7,12 @@ use crate::check::{Check, Machine};
 use crate::finding::{Cost, Finding, Outcome, Severity};
 use crate::host_cost;
 
-pub(super) static CHECKS: &[Check] = &[
-    Check {
-        id: "visible-gpus",
-        finds: "a CUDA_VISIBLE_DEVICES that hides GPUs",
-        reads: "/proc/self/environ",
-        run: visible,
-    },
-    Check {
-        id: "nccl-settings",
-        finds: "settings of NCCL that take a fast way from it",
-        reads: "/proc/self/environ, /etc/nccl.conf",
-        run: settings,
-    },
-];
+pub(super) static CHECKS: &[Check] = &[Check {
+    id: "nccl-settings",
+    finds: "Settings of NCCL that take a fast way from it",
+    reads: "/proc/self/environ, /etc/nccl.conf",
+    run: settings,
+}];
 
 const ENVIRON: &str = "proc/self/environ";
 
@@ -31,66 +21,6 @@ fn unread(what: &str) -> Vec<Outcome> {
         what: what.to_owned(),
         needs: format!("/{ENVIRON} of the job: start weft doctor as the job is started"),
     }]
-}
-
-fn visible(machine: &Machine<'_>) -> Vec<Outcome> {
-    let gpus = machine.fabric.gpus().len();
-    if gpus == 0 {
-        return Vec::new();
-    }
-    if machine.tree.read(ENVIRON).is_none() {
-        return unread("which GPUs CUDA_VISIBLE_DEVICES shows");
-    }
-    let Some(value) = reads::variable(machine.tree, "CUDA_VISIBLE_DEVICES") else {
-        return vec![Outcome::Fine(format!(
-            "CUDA_VISIBLE_DEVICES is not set: programs see {}",
-            reads::count(gpus, "GPU")
-        ))];
-    };
-    let (shown, problem) = visible_gpus(&value, gpus);
-    let line = format!("CUDA_VISIBLE_DEVICES={}", reads::shown(&value));
-    let new = |severity, what: String| {
-        Finding::new("visible-gpus", severity, what).shown_by(format!("/{ENVIRON}"), line.clone())
-    };
-    if let Some(problem) = problem {
-        let what = format!("CUDA_VISIBLE_DEVICES shows {shown} of {gpus} GPUs: {problem}");
-        return vec![Outcome::Found(
-            new(Severity::Critical, what)
-                .fixed_by("unset CUDA_VISIBLE_DEVICES, or list the numbers of `nvidia-smi -L` once each, without spaces")
-                .fixed_by("export CUDA_DEVICE_ORDER=PCI_BUS_ID, so that CUDA counts as nvidia-smi does"),
-        )];
-    }
-    if shown < gpus {
-        // One per rank is how launchers and schedulers assign GPUs.
-        let what =
-            format!("CUDA_VISIBLE_DEVICES shows {shown} of {gpus} GPUs: a program sees the others as absent");
-        return vec![Outcome::Found(
-            new(Severity::Note, what).fixed_by("unset CUDA_VISIBLE_DEVICES, unless the scheduler set it"),
-        )];
-    }
-    vec![Outcome::Fine(format!("CUDA_VISIBLE_DEVICES shows all {gpus} GPUs"))]
-}
-
-/// How many GPUs a list shows, and what ends it early: CUDA stops at the first entry that is not a GPU.
-fn visible_gpus(value: &str, gpus: usize) -> (usize, Option<String>) {
-    let mut seen: BTreeSet<String> = BTreeSet::new();
-    if value.trim().is_empty() {
-        return (0, Some("it is empty".to_owned()));
-    }
-    for entry in value.split(',').map(str::trim) {
-        let is_uuid = entry.starts_with("GPU-") || entry.starts_with("MIG-");
-        let is_number = entry.parse::<usize>().is_ok_and(|number| number < gpus);
-        if !is_uuid && !is_number {
-            return (
-                seen.len(),
-                Some(format!("CUDA stops at `{}`, which is not a GPU here", reads::shown(entry))),
-            );
-        }
-        if !seen.insert(entry.to_owned()) {
-            return (0, Some(format!("`{}` is listed twice, which CUDA refuses", reads::shown(entry))));
-        }
-    }
-    (seen.len(), None)
 }
 
 /// A setting that takes a way from NCCL.
@@ -187,38 +117,23 @@ mod tests {
     }
 
     #[test]
-    fn hidden_gpus_are_found() {
-        assert_eq!(with("CUDA_VISIBLE_DEVICES=0,1").finding(&CHECKS[0]).severity, Severity::Note);
-        let stopped = with("CUDA_VISIBLE_DEVICES=0,1,8,2").finding(&CHECKS[0]);
-        assert!(
-            stopped.severity == Severity::Critical
-                && stopped.what.contains("shows 2 of 8 GPUs: CUDA stops at `8`")
-        );
-        assert!(with("CUDA_VISIBLE_DEVICES=0,0").finding(&CHECKS[0]).what.contains("twice"));
-        assert!(with("CUDA_VISIBLE_DEVICES=").finding(&CHECKS[0]).what.contains("empty"));
-        assert!(is_fine(&with("CUDA_VISIBLE_DEVICES=7,6,5,4,3,2,1,0").run(&CHECKS[0])));
-        assert!(is_fine(&with("").run(&CHECKS[0])));
-        assert!(is_unknown(&bare(&[]).run(&CHECKS[0])));
-    }
-
-    #[test]
     fn settings_that_slow_nccl_are_found() {
-        let found = with("NCCL_P2P_DISABLE=1").finding(&CHECKS[1]);
+        let found = with("NCCL_P2P_DISABLE=1").finding(&CHECKS[0]);
         assert!(found.severity == Severity::Warning && found.what.contains("through host memory"));
         assert!(found.cost.is_some_and(|cost| cost.usual_gb_per_s > 5.0 * cost.now_gb_per_s));
-        let sockets = with("NCCL_NET=Socket").finding(&CHECKS[1]);
+        let sockets = with("NCCL_NET=Socket").finding(&CHECKS[0]);
         assert!(sockets.cost.is_some_and(|cost| cost.usual_gb_per_s > 2.0 * cost.now_gb_per_s));
-        let file = healthy(&["etc/nccl.conf = # site\\nNCCL_IB_DISABLE = 1"]).finding(&CHECKS[1]);
+        let file = healthy(&["etc/nccl.conf = # site\\nNCCL_IB_DISABLE = 1"]).finding(&CHECKS[0]);
         assert_eq!(
             (file.evidence[0].source.as_str(), file.evidence[0].text.as_str()),
             ("/etc/nccl.conf", "NCCL_IB_DISABLE=1")
         );
-        let all = findings(with("NCCL_IB_DISABLE=1\\nNCCL_ALGO=Ring\\nNCCL_DEBUG=INFO").run(&CHECKS[1]));
+        let all = findings(with("NCCL_IB_DISABLE=1\\nNCCL_ALGO=Ring\\nNCCL_DEBUG=INFO").run(&CHECKS[0]));
         assert_eq!(
             all.iter().map(|found| found.severity).collect::<Vec<_>>(),
             [Severity::Warning, Severity::Note]
         );
-        assert!(is_fine(&with("NCCL_P2P_DISABLE=0").run(&CHECKS[1])));
-        assert!(is_unknown(&bare(&[]).run(&CHECKS[1])));
+        assert!(is_fine(&with("NCCL_P2P_DISABLE=0").run(&CHECKS[0])));
+        assert!(is_unknown(&bare(&[]).run(&CHECKS[0])));
     }
 }

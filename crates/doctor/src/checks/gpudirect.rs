@@ -13,12 +13,12 @@ pub(super) static CHECKS: &[Check] = &[
     Check {
         id: "gpu-nic-socket",
         finds: "GPUs whose nearest fast NIC is on another socket",
-        reads: "the PCI tree, /sys/bus/pci/devices/*/numa_node",
+        reads: "the PCI tree, `/sys/bus/pci/devices/*/numa_node`",
         run: sockets,
     },
     Check {
         id: "gpudirect-rdma",
-        finds: "a missing way for NICs to access the memory of GPUs",
+        finds: "A missing way for NICs to access the memory of GPUs",
         reads: "/sys/module/nvidia_peermem, /proc/driver/nvidia/version, /proc/sys/kernel/osrelease",
         run: gpudirect,
     },

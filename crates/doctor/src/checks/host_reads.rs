@@ -165,6 +165,16 @@ pub(super) fn number(tree: &dyn Tree, path: &str) -> Option<u64> {
     }
 }
 
+/// True for a virtual machine, by the names that firmware gives it.
+pub(super) fn is_virtual_machine(tree: &dyn Tree) -> bool {
+    const VENDORS: [&str; 7] = ["QEMU", "Google", "VMware", "innotek", "OpenStack", "Xen", "Red Hat"];
+    let read = |file: &str| tree.read(&format!("sys/class/dmi/id/{file}")).unwrap_or_default();
+    let (vendor, product) = (read("sys_vendor"), read("product_name"));
+    VENDORS.iter().any(|name| vendor.starts_with(name))
+        || product == "Virtual Machine"
+        || vendor == "Amazon EC2" && !product.ends_with(".metal")
+}
+
 /// The kernel's log, or why it cannot be read.
 pub(super) fn kernel_log(tree: &dyn Tree) -> Result<String, String> {
     output(tree, "log/kernel")

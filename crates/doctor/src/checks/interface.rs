@@ -15,7 +15,7 @@ use crate::finding::{Finding, Outcome, Severity};
 
 pub(super) static CHECKS: &[Check] = &[Check {
     id: "nccl-interface",
-    finds: "a network interface that NCCL would choose and other hosts cannot reach, or a slow one",
+    finds: "A network interface that NCCL would choose and other hosts cannot reach, or a slow one",
     reads: "/sys/class/net, /proc/net/{route,fib_trie,if_inet6}, NCCL_SOCKET_IFNAME, NCCL_COMM_ID",
     run: interface,
 }];

@@ -14,14 +14,14 @@ use crate::finding::{Finding, Outcome, Severity};
 pub(super) static CHECKS: &[Check] = &[
     Check {
         id: "nccl-copies",
-        finds: "several versions of libnccl that a program may load",
+        finds: "Several versions of libnccl that a program may load",
         reads: "/proc/self/maps, LD_LIBRARY_PATH, Python's packages, the system's folders",
         run: copies,
     },
     Check {
         id: "nccl-age",
-        finds: "a libnccl without machine code for the GPUs",
-        reads: "files named libnccl.so*, the GPUs' architecture",
+        finds: "A libnccl without machine code for the GPUs",
+        reads: "files named `libnccl.so*`, the GPUs' architecture",
         run: age,
     },
 ];

@@ -7,19 +7,19 @@ use crate::finding::{Finding, Outcome, Severity};
 pub(super) static CHECKS: &[Check] = &[
     Check {
         id: "shm-size",
-        finds: "a small /dev/shm",
+        finds: "A small /dev/shm",
         reads: "`df -B1 /dev/shm`, /proc/mounts",
         run: shared_memory,
     },
     Check {
         id: "memlock",
-        finds: "a low limit of locked memory",
+        finds: "A low limit of locked memory",
         reads: "/proc/self/limits",
         run: locked_memory,
     },
     Check {
         id: "ptrace",
-        finds: "ranks that may not read each other's memory (process_vm_readv)",
+        finds: "Ranks that may not read each other's memory (process_vm_readv)",
         reads: "/proc/sys/kernel/yama/ptrace_scope, /proc/self/status",
         run: ptrace,
     },

@@ -15,7 +15,7 @@ use crate::{cost, host_cost};
 pub(super) static CHECKS: &[Check] = &[Check {
     id: "pcie-link",
     finds: "PCIe links that are narrower or slower than both ends support",
-    reads: "/sys/bus/pci/devices/*/{current,max}_link_{speed,width}",
+    reads: "`/sys/bus/pci/devices/*/{current,max}_link_{speed,width}`",
     run: links_of_devices,
 }];
 

@@ -9,8 +9,8 @@ use crate::finding::{Finding, Outcome, Severity};
 
 pub(super) static CHECKS: &[Check] = &[Check {
     id: "pcie-boot",
-    finds: "devices whose PCIe bandwidth the kernel found limited at boot",
-    reads: "the kernel's log",
+    finds: "Devices whose PCIe bandwidth the kernel found limited at boot",
+    reads: "the kernel log (`dmesg`)",
     run: limited_at_boot,
 }];
 
@@ -96,7 +96,7 @@ fn limited_at_boot(machine: &Machine<'_>) -> Vec<Outcome> {
         );
         outcomes.push(Outcome::Found(
             Finding::new("pcie-boot", severity, what)
-                .shown_by("the kernel's log", reads::shown(line))
+                .shown_by("kernel log", reads::shown(line))
                 .fixed_by(format!(
                     "look at the link at {}: `sudo lspci -vv -s {} | grep -E 'LnkCap|LnkSta'`",
                     limited.port, limited.port

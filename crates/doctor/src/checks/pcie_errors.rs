@@ -9,7 +9,7 @@ use crate::finding::{Finding, Outcome, Severity};
 pub(super) static CHECKS: &[Check] = &[Check {
     id: "pcie-errors",
     finds: "PCIe errors (AER)",
-    reads: "/sys/bus/pci/devices/*/aer_dev_{correctable,nonfatal,fatal}",
+    reads: "`/sys/bus/pci/devices/*/aer_dev_{correctable,nonfatal,fatal}`",
     run: errors,
 }];
 

@@ -12,7 +12,7 @@ use crate::finding::{Finding, Outcome, Severity};
 
 pub(super) static CHECKS: &[Check] = &[Check {
     id: "placement",
-    finds: "a job that is scattered over more switches than it needs",
+    finds: "A job that is scattered over more switches than it needs",
     reads: "SLURM_JOB_NODELIST, SLURM_TOPOLOGY_ADDR, `scontrol show topology`",
     run: placement,
 }];

@@ -10,7 +10,7 @@ use crate::finding::{Finding, Outcome, Severity};
 
 pub(super) static CHECKS: &[Check] = &[Check {
     id: "chassis",
-    finds: "power supplies and fans that failed, and temperatures above their limit",
+    finds: "Power supplies and fans that failed, and temperatures above their limit",
     reads: "`ipmitool sel elist`, as root",
     run: chassis,
 }];
@@ -90,8 +90,10 @@ impl<'t> Event<'t> {
 fn chassis(machine: &Machine<'_>) -> Vec<Outcome> {
     let log = match reads::output(machine.tree, "run/ipmitool sel elist") {
         Ok(log) => log,
-        // A virtual machine has no controller of its own; where there are no GPUs, nobody asks.
-        Err(_) if machine.fabric.gpus().is_empty() => return Vec::new(),
+        // A virtual machine has no controller; without GPUs the chassis hardly matters.
+        Err(_) if machine.fabric.gpus().is_empty() || reads::is_virtual_machine(machine.tree) => {
+            return Vec::new();
+        }
         Err(reason) => {
             return vec![Outcome::Unknown {
                 what: "power supplies and fans".to_owned(),
@@ -198,5 +200,6 @@ mod tests {
     #[test]
     fn without_a_log_it_is_unknown() {
         assert!(is_unknown(&bare(&[]).run(&CHECKS[0])));
+        assert!(bare(&["sys/class/dmi/id/sys_vendor = QEMU"]).run(&CHECKS[0]).is_empty());
     }
 }

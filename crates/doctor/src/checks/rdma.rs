@@ -11,19 +11,19 @@ pub(super) static CHECKS: &[Check] = &[
     Check {
         id: "rdma-port",
         finds: "RDMA ports that are down or slower than their siblings",
-        reads: "/sys/class/infiniband/*/ports/*/{state,phys_state,rate,link_layer}",
+        reads: "`/sys/class/infiniband/*/ports/*/{state,phys_state,rate,link_layer}`",
         run: ports,
     },
     Check {
         id: "link-flaps",
-        finds: "network links that went down again and again",
-        reads: "/sys/class/infiniband/*/ports/*/counters/link_downed, /sys/class/net/*/carrier_down_count, the kernel's log",
+        finds: "Network links that went down again and again",
+        reads: "`/sys/class/infiniband/*/ports/*/counters/link_downed`, `/sys/class/net/*/carrier_down_count`, the kernel log (`dmesg`)",
         run: flaps,
     },
     Check {
         id: "symbol-errors",
-        finds: "network links with bit errors",
-        reads: "/sys/class/infiniband/*/ports/*/counters, /sys/class/net/*/statistics/rx_crc_errors",
+        finds: "Network links with bit errors",
+        reads: "`/sys/class/infiniband/*/ports/*/counters`, `/sys/class/net/*/statistics/rx_crc_errors`",
         run: symbol_errors,
     },
 ];
@@ -216,7 +216,7 @@ fn flaps_in_log(log: &str, outcomes: &mut Outcomes, tree: &dyn weftlink_probe::T
             outcomes.fine.retain(|fine| *fine != name);
             outcomes.findings.push(
                 Finding::new("link-flaps", Severity::Warning, what)
-                    .shown_by("the kernel's log", reads::shown(lines.last().copied().unwrap_or_default()))
+                    .shown_by("kernel log", reads::shown(lines.last().copied().unwrap_or_default()))
                     .fixed_by("reseat or replace cable and transceiver, at the switch too"),
             );
         }

@@ -8,19 +8,19 @@ pub(super) static CHECKS: &[Check] = &[
     Check {
         id: "roce-gid",
         finds: "RoCE ports without a GID of version 2, or a job that uses another",
-        reads: "/sys/class/infiniband/*/ports/*/gid_attrs/types, NCCL_IB_GID_INDEX",
+        reads: "`/sys/class/infiniband/*/ports/*/gid_attrs/types`, NCCL_IB_GID_INDEX",
         run: gids,
     },
     Check {
         id: "mtu",
         finds: "RDMA ports with a small MTU, or one that differs from the others",
-        reads: "/sys/class/net/*/mtu, `ibv_devinfo`",
+        reads: "`/sys/class/net/*/mtu`, `ibv_devinfo`",
         run: mtus,
     },
     Check {
         id: "roce-lossless",
         finds: "RoCE ports without priority flow control (PFC) or congestion notification (ECN)",
-        reads: "`mlnx_qos -i IFACE` or `dcb pfc show dev IFACE`, /sys/class/net/*/ecn",
+        reads: "`mlnx_qos -i IFACE` or `dcb pfc show dev IFACE`, `/sys/class/net/*/ecn`",
         run: lossless,
     },
 ];

@@ -21,8 +21,8 @@ const UNSET: u64 = 0x2000_0000;
 const MEMORY: u64 = 0x200;
 /// The window into a GPU's memory is at least this large, even without a resizable BAR.
 const WINDOW_MIN: u64 = 64 << 20;
-/// The window whose size may change: of NVIDIA's GPUs BAR 1, of AMD's BAR 0.
-const WINDOWS: [usize; 2] = [1, 0];
+/// The window whose size may change: of NVIDIA's GPUs BAR 1, of AMD's BAR 0, of Intel's BAR 2.
+const WINDOWS: [usize; 3] = [1, 0, 2];
 
 /// A BAR: its first and last address, and its flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,12 +113,9 @@ fn missing(gpu: &Function, bars: &[Bar], resource: &str, tree: &dyn Tree) -> Opt
 /// The card supports a larger window than it has.
 fn small(machine: &Machine<'_>, gpu: &Function, bars: &[Bar]) -> Option<Finding> {
     let (index, sizes) = WINDOWS.into_iter().find_map(|index| {
-        let sizes =
-            reads::number(machine.tree, &gpu.path(&format!("resource{index}_resize"))).or_else(|| {
-                let text = gpu.read(machine.tree, &format!("resource{index}_resize"))?;
-                u64::from_str_radix(&text, 16).ok()
-            })?;
-        Some((index, sizes))
+        // Hexadecimal digits without `0x`.
+        let text = gpu.read(machine.tree, &format!("resource{index}_resize"))?;
+        Some((index, u64::from_str_radix(text.trim(), 16).ok()?))
     })?;
     // Bit n stands for 2^n MiB.
     let largest_mib = 1_u64.checked_shl(sizes.checked_ilog2()?)?;

@@ -118,17 +118,18 @@ fn storms(machine: &Machine<'_>) -> Vec<Outcome> {
                     || name == "rx_out_of_buffer"
             });
             let dropped = drops.iter().fold(0_u64, |sum, (_, count)| sum.saturating_add(*count));
-            let (severity, what, shown) = if !storms.is_empty() {
+            let is_stopped = storms.iter().any(|(name, _)| name.contains("error"));
+            let (severity, what, shown) = if is_stopped {
                 let what = format!(
-                    "{interface} sent so many pause frames that its NIC stopped them (a pause storm)"
+                    "{interface} sent pause frames for so long that its NIC stopped them (a pause storm)"
                 );
                 (Severity::Warning, what, storms)
             } else if dropped > LOST_MAX {
-                (
-                    Severity::Warning,
-                    format!("{interface} dropped {dropped} frames since boot: the network is not lossless"),
-                    drops,
-                )
+                let what =
+                    format!("{interface} dropped {dropped} frames since boot: the network is not lossless");
+                (Severity::Warning, what, drops)
+            } else if !storms.is_empty() {
+                (Severity::Note, format!("{interface} sent pause frames for a long time"), storms)
             } else {
                 outcomes.fine.push(interface);
                 continue;
@@ -192,6 +193,9 @@ mod tests {
         };
         let storm = with(&statistics("     tx_pause_storm_error_events: 3")).finding(&CHECKS[1]);
         assert_eq!(storm.evidence[0].text, "tx_pause_storm_error_events: 3");
+        assert_eq!(storm.severity, Severity::Warning);
+        let long = with(&statistics("     tx_pause_storm_warning_events : 3")).finding(&CHECKS[1]);
+        assert_eq!(long.severity, Severity::Note);
         let drops = with(&statistics("     rx_discards_phy: 50000")).finding(&CHECKS[1]);
         assert!(drops.what.contains("dropped 50000 frames"));
         assert!(is_fine(&with(&statistics("     rx_prio3_pause: 12")).run(&CHECKS[1])));

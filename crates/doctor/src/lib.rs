@@ -10,6 +10,7 @@ mod check;
 pub mod checks;
 pub mod cost;
 mod finding;
+pub mod host_cost;
 mod machine;
 
 pub use check::{Check, Machine, examine};

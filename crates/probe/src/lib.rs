@@ -20,6 +20,7 @@ mod pci;
 mod pcie;
 mod record;
 mod recording;
+mod software;
 mod target;
 mod tree;
 mod wiring;
@@ -30,6 +31,7 @@ pub use inspect::{Inspection, inspect};
 pub use nvml::Nvml;
 pub use record::record;
 pub use recording::{Recording, RecordingError};
+pub use software::{Library, SearchPaths, libraries, software};
 pub use target::{TargetError, open};
 pub use tree::{Folder, Tree};
 

@@ -137,6 +137,14 @@ impl Report {
         self.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     }
 
+    /// Adds what another report on the same subject says.
+    pub fn extend(&mut self, other: Report) {
+        self.findings.extend(other.findings);
+        self.findings.sort_by(|one, other| other.severity.cmp(&one.severity));
+        self.fine.extend(other.fine);
+        self.uninspected.extend(other.uninspected);
+    }
+
     /// 1 if something is wrong, otherwise 3 if something could not be inspected, otherwise 0.
     pub fn exit_code(&self) -> u8 {
         let is_wrong = self.findings.iter().any(|finding| finding.severity > Severity::Note);

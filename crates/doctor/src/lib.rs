@@ -10,6 +10,7 @@ mod check;
 pub mod checks;
 pub mod cost;
 mod finding;
+pub mod log;
 
 pub use check::{Check, Machine, examine};
 pub use finding::{Cost, Evidence, Finding, Outcome, Report, Severity, Uninspected};

@@ -6,6 +6,7 @@
 //!
 //! Deliberately absent: reading hardware and starting commands, which `weftlink_probe` does, and printing.
 
+pub mod bench;
 mod check;
 pub mod checks;
 pub mod cost;

@@ -20,6 +20,9 @@ pub(super) const CHECKS: &[LogCheck] = &[
     },
 ];
 
+/// Missing ranks are looked for up to this number.
+const RANKS_MAX: u32 = 65_536;
+
 const COLL: &str = "a log of a run with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL";
 
 /// The numbers of ranks.
@@ -81,11 +84,11 @@ fn incomplete(context: &Context<'_>, communicator: &Communicator) -> Option<Find
         return None;
     }
     let known: BTreeSet<u32> = all.iter().filter_map(|rank| rank.rank).collect();
-    let missing: Vec<u32> = (0..communicator.size).filter(|rank| !known.contains(rank)).collect();
+    let size = communicator.size;
+    let missing: Vec<u32> = (0..size.min(RANKS_MAX)).filter(|rank| !known.contains(rank)).collect();
     let least = open.iter().map(|rank| rank.stage).min()?;
     let behind: Vec<&Rank> = open.iter().copied().filter(|rank| rank.stage == least).collect();
     let further = all.len() - behind.len();
-    let size = communicator.size;
     let what = if further > 0 {
         let last = ranks(&numbers(behind.iter().copied()));
         format!("{last} of {size} {}, and {} came further", least.words(), counted(further, "rank"))
@@ -198,9 +201,6 @@ fn world(context: &Context<'_>) -> u32 {
     largest.max(highest.unwrap_or(0))
 }
 
-/// Ranks of a group are listed if they are at most as many.
-const MISSING_MAX: u32 = 4096;
-
 fn watchdog(context: &Context<'_>) -> Vec<Outcome> {
     let mut groups: BTreeMap<&str, Vec<&Timeout>> = BTreeMap::new();
     for timeout in context.log.timeouts.iter().filter(|timeout| timeout.work.is_some()) {
@@ -218,7 +218,7 @@ fn timed_out(context: &Context<'_>, group: &str, timeouts: &[&Timeout]) -> Findi
         timeouts.iter().filter(|timeout| is(timeout)).map(|timeout| timeout.rank).collect()
     };
     let known: BTreeSet<u32> = timeouts.iter().map(|timeout| timeout.rank).collect();
-    let world = world(context).min(MISSING_MAX);
+    let world = world(context).min(RANKS_MAX);
     let is_world = group.is_empty() || group == "0" || group.contains("default");
     let missing: Vec<u32> = (0..world).filter(|rank| is_world && !known.contains(rank)).collect();
     let never = of(&|timeout: &Timeout| timeout.enqueued.is_some_and(|last| last < most));

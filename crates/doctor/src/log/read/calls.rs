@@ -18,11 +18,9 @@ impl Reader {
     pub(super) fn calls(&mut self, process: usize, message: &Message<'_>) -> bool {
         let text = message.text.trim_start();
         if let Some(choice) = choice(text, message.number) {
-            let is_new = !self.log.choices.iter().any(|known| {
-                (&known.call, known.bytes, &known.algorithm, &known.protocol)
-                    == (&choice.call, choice.bytes, &choice.algorithm, &choice.protocol)
-            });
-            if is_new && self.log.choices.len() < CHOICES_MAX {
+            let Choice { call, bytes, algorithm, protocol, .. } = &choice;
+            let key = (call.clone(), *bytes, algorithm.clone(), protocol.clone());
+            if self.log.choices.len() < CHOICES_MAX && self.chosen.insert(key) {
                 self.log.choices.push(choice);
             }
             return true;

@@ -81,10 +81,10 @@ impl Reader {
         rank.nodes = number_after(text, "nNodes").or(rank.nodes);
         let short = |word: &str| super::line::shortened(word, 40).to_owned();
         rank.bus = after(text, "busId").map(short).or(rank.bus.take());
-        let split = after(text, "splitCount").or_else(|| after(text, "childCount"));
-        let split = split
-            .zip(after(text, "color"))
-            .map(|(count, color)| format!("split {} color {}", short(count), short(color)));
+        // 2.23 does not count the splits of a communicator.
+        let count = after(text, "splitCount").or_else(|| after(text, "childCount")).unwrap_or("");
+        let split =
+            after(text, "color").map(|color| format!("split {} color {}", short(count), short(color)));
         rank.id = after(text, "commId").map(short).or(split).or(rank.id.take());
     }
 }

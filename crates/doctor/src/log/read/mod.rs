@@ -69,6 +69,8 @@ struct Reader {
     connected: BTreeSet<(usize, u32, u32, u32)>,
     /// The settings by name and value.
     settings: BTreeMap<(String, String), usize>,
+    /// The algorithms that were read: call, bytes, algorithm, protocol.
+    chosen: BTreeSet<(String, u64, String, String)>,
     /// The topology that each thread is printing.
     dumps: BTreeMap<Thread, topology::Dump>,
     /// The last warning of each thread.

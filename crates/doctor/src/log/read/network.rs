@@ -47,7 +47,6 @@ impl Reader {
         let Some((before, list)) = text.split_once(": Using") else { return false };
         let state = &mut self.log.processes[process];
         match before.trim() {
-            // Not `Bootstrap: Using mlx5_0:1`, which is a NIC.
             "Bootstrap" => {
                 let first = interfaces(list).into_iter().next();
                 state.bootstrap =

@@ -46,6 +46,7 @@ pub(super) fn interface(word: &str) -> Option<Interface> {
     let word = word.strip_prefix('[').and_then(|rest| rest.split_once(']')).map_or(word, |(_, rest)| rest);
     let (name, address) = word.split_once(':')?;
     let address = address.split('<').next().unwrap_or("");
-    let is_name = !name.is_empty() && name.len() < 64 && !address.is_empty();
+    // `mlx5_0:1` is a NIC and its port.
+    let is_name = !name.is_empty() && name.len() < 64 && address.contains(['.', ':']);
     is_name.then(|| Interface { name: name.to_owned(), address: address.to_owned() })
 }

@@ -12,6 +12,7 @@ pub mod checks;
 pub mod cost;
 mod finding;
 pub mod log;
+mod size;
 
 pub use check::{Check, Machine, examine};
 pub use finding::{Cost, Evidence, Finding, Outcome, Report, Severity, Uninspected};

@@ -66,7 +66,7 @@ fn predicted() -> Vec<(u64, f64, f64, u64)> {
 fn a_table_is_compared_with_the_machine() {
     let explained = of(&[A100], Some(&fabric()));
     let table = &explained.tables[0];
-    assert_eq!((table.collective, table.ranks, table.line), ("all_reduce", Some(8), 17));
+    assert_eq!((table.collective, table.ranks, table.line), ("all_reduce", Some(8), 16));
     assert_eq!((table.library.as_deref(), table.fabric.as_deref()), (Some("nccl 2.21"), Some("dgx-a100")));
     assert_eq!(table.hosts, ["dgx09"]);
     let row = &table.rows[6];

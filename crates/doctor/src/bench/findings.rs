@@ -1,11 +1,11 @@
 //! What is wrong with a table of measurements.
 
-use weftlink_fabric::bytes::Bytes;
 use weftlink_sim::accuracy::{BANDS, band, quantile};
 use weftlink_sim::calibrate::outliers::Outlier;
 
 use super::{Band, Row, Table};
 use crate::finding::{Cost, Finding, Outcome, Report, Severity};
+use crate::size::size;
 
 /// A size whose bandwidth is below this part of that of the size before it is a drop.
 const DROP: f64 = 0.8;
@@ -72,7 +72,7 @@ fn shown(table: &Table, finding: Finding, rows: &[&Row]) -> Finding {
             format!("; predicted {:.1} us{range}", predicted.time_us)
         });
         let rate = row.measured_gb_per_s.map_or_else(String::new, |rate| format!(", busbw {rate:.2} GB/s"));
-        let text = format!("{}: {:.1} us{rate}{predicted}", Bytes(row.bytes), row.measured_us);
+        let text = format!("{}: {:.1} us{rate}{predicted}", size(row.bytes), row.measured_us);
         finding.shown_by(format!("{} line {}", table.log, row.line), text)
     })
 }
@@ -149,7 +149,7 @@ fn cost(rows: &[&Row]) -> Option<Cost> {
     let (now_gb_per_s, usual_gb_per_s) = (row.measured_gb_per_s?, row.predicted.as_ref()?.gb_per_s);
     let sentence = format!(
         "{}: {now_gb_per_s:.1} instead of {usual_gb_per_s:.1} GB/s (bus bandwidth, predicted)",
-        Bytes(row.bytes)
+        size(row.bytes)
     );
     (now_gb_per_s < usual_gb_per_s).then_some(Cost { sentence, now_gb_per_s, usual_gb_per_s })
 }
@@ -182,7 +182,7 @@ fn wrong(table: &Table) -> Vec<Outcome> {
         let finding = damaged.iter().take(EVIDENCE_MAX).fold(
             Finding::new("bench-wrong", Severity::Critical, what),
             |finding, row| {
-                let text = format!("{}: {} wrong", Bytes(row.bytes), row.wrong.unwrap_or(0));
+                let text = format!("{}: {} wrong", size(row.bytes), row.wrong.unwrap_or(0));
                 finding.shown_by(format!("{} line {}", table.log, row.line), text)
             },
         );
@@ -244,9 +244,9 @@ fn drops(table: &Table) -> Vec<Outcome> {
         let what = format!(
             "{}: the bandwidth at {} is {:.0} % lower than at {}; {why}",
             named(table),
-            Bytes(after.bytes),
+            size(after.bytes),
             (1.0 - part) * 100.0,
-            Bytes(before.bytes)
+            size(before.bytes)
         );
         let finding = shown(table, Finding::new("bench-drop", Severity::Warning, what), &[before, after]);
         let fix = match recovers {
@@ -292,7 +292,7 @@ fn in_place(table: &Table) -> Vec<Outcome> {
         |finding, row| {
             let text = format!(
                 "{}: {:.1} us out of place, {:.1} us in place",
-                Bytes(row.bytes),
+                size(row.bytes),
                 row.measured_us,
                 row.in_place_us.unwrap_or(0.0)
             );

@@ -5,10 +5,10 @@ use std::fmt;
 
 use serde::Serialize;
 use weftlink_fabric::Fabric;
-use weftlink_fabric::bytes::Bytes;
 
 use super::model::{Choice, Log, Stage};
 use super::wires::{Link, Wires, wires};
+use crate::size::size;
 
 /// Matrices of more ranks are not drawn.
 const MATRIX_MAX: u32 = 32;
@@ -147,8 +147,8 @@ pub(super) fn algorithms(choices: &[Choice]) -> Vec<String> {
         }
         let words = parts.into_iter().map(|(first, last, (algorithm, protocol))| {
             let sizes = match first == last {
-                true => format!("at {}", Bytes(first)),
-                false => format!("from {} to {}", Bytes(first), Bytes(last)),
+                true => format!("at {}", size(first)),
+                false => format!("from {} to {}", size(first), size(last)),
             };
             format!("{} {sizes}", format!("{algorithm} {protocol}").trim())
         });

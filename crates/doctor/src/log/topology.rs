@@ -3,10 +3,12 @@
 //! Between `=== System : maxBw 48.0 totalBw 360.0 ===` and a line of `=`, a tree of CPUs, switches, GPUs and NICs with the bandwidth of each
 //! link; after it, one line per device with its paths to the others.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde::Serialize;
 
 use super::line::{self, Message};
-use super::model::Seen;
+use super::model::{Log, Rank, Seen};
 
 const DEVICES_MAX: usize = 1024;
 const PATHS_MAX: usize = 16_384;
@@ -57,6 +59,30 @@ pub struct Path {
 }
 
 impl Topology {
+    /// The rank on each GPU: by its PCI address, or as the dump says, which means the ranks of the communicator that was initialised.
+    pub(super) fn ranks<'t>(&'t self, log: &Log, ranks: &[&Rank]) -> BTreeMap<&'t str, u32> {
+        let host = log.processes.get(self.process).map(|process| process.host.as_str());
+        let of = |gpu: &'t Gpu| {
+            let bus = gpu.name.rsplit(['/', '-']).next().unwrap_or("");
+            let is_on = |rank: &&&Rank| {
+                Some(log.host_of(rank)) == host
+                    && rank.bus.as_ref().is_some_and(|own| own.eq_ignore_ascii_case(bus))
+            };
+            let by_bus = ranks.iter().find(is_on).and_then(|rank| rank.rank);
+            let has_bus = || ranks.iter().any(|rank| rank.bus.is_some());
+            Some((gpu.name.as_str(), by_bus.or_else(|| gpu.rank.filter(|_| !has_bus()))?))
+        };
+        self.gpus.iter().filter_map(of).collect()
+    }
+
+    /// The pairs of ranks that NVLink connects, directly or through another GPU.
+    pub(super) fn nvlink_pairs(&self, log: &Log, ranks: &[&Rank]) -> BTreeSet<(u32, u32)> {
+        let ranks = self.ranks(log, ranks);
+        let near = self.paths.iter().filter(|path| matches!(path.kind.as_str(), "NVL" | "NVB"));
+        near.filter_map(|path| Some((*ranks.get(path.source.as_str())?, *ranks.get(path.target.as_str())?)))
+            .collect()
+    }
+
     /// Whether the GPUs have the same links as those of another.
     pub(super) fn has_rates_of(&self, other: &Self) -> bool {
         let rates = |topology: &Self| -> Vec<(String, u64, u64)> {

@@ -195,14 +195,7 @@ struct Near<'f> {
 
 impl<'f> Near<'f> {
     fn of(log: &Log, ranks: &[&Rank], fabric: Option<&'f Fabric>) -> Self {
-        let mut detected = BTreeSet::new();
-        for topology in &log.topologies {
-            let rank =
-                |name: &str| topology.gpus.iter().find(|gpu| gpu.name == name).and_then(|gpu| gpu.rank);
-            for path in topology.paths.iter().filter(|path| matches!(path.kind.as_str(), "NVL" | "NVB")) {
-                detected.extend(rank(&path.source).zip(rank(&path.target)));
-            }
-        }
+        let detected = log.topologies.iter().flat_map(|topology| topology.nvlink_pairs(log, ranks)).collect();
         let gpus = fabric.map_or_else(BTreeMap::new, |fabric| super::explain::gpus_of(log, ranks, fabric));
         Self { detected, paths: fabric.map(Paths::of), gpus }
     }

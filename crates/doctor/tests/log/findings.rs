@@ -139,7 +139,7 @@ fn drivers() {
 #[test]
 fn shared_memory() {
     let report_of = report_on(SHARED_MEMORY, "2x-rtx3090-bridge");
-    assert!(sentence(&report_of, "log-shared-memory").contains("1 pair of GPUs"));
+    assert!(sentence(&report_of, "log-shared-memory").contains("1 GPU pair "));
     assert!(found(&report_of, "log-shared-memory")[0].cost.is_some());
     // GeForce cards without a bridge have no peer access.
     assert!(is_fine(&report_on(SHARED_MEMORY, "2x-rtx4090"), "log-shared-memory"));

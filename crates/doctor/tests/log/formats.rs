@@ -125,7 +125,7 @@ fn launchers_put_words_in_front_of_lines() {
     }
     // Lines that two processes tore apart.
     let lines: Vec<&str> = SOCKETS.lines().collect();
-    let torn: String = lines.chunks(2).map(|pair| pair.concat() + "\n").collect();
+    let torn: String = lines.chunks(2).map(|pair| pair.join(" ") + "\n").collect();
     assert_eq!(rings(&log::read(&torn), None), rings(&plain, None));
 }
 

@@ -15,7 +15,6 @@ macro_rules! testdata {
         include_str!(concat!("../../../../testdata/logs/", $name))
     };
 }
-pub(crate) use testdata;
 
 pub(crate) const HEALTHY: &str = testdata!("nccl-2.28-healthy.log");
 pub(crate) const SOCKETS: &str = testdata!("nccl-2.8-sockets.log");

@@ -64,7 +64,7 @@ fn rendezvous(context: &Context<'_>, count: usize) -> Finding {
     let lines = context.log.processes.iter().filter_map(|process| Some(&process.bootstrap.as_ref()?.1));
     let what = format!(
         "{} chose an interface, and no communicator began: the log ends there, or ranks wait for others that did not start",
-        counted(count, "process").replace("processs", "processes")
+        counted(count, "process")
     );
     with_fixes(shown_by(Finding::new("log-init", Severity::Warning, what), lines))
 }
@@ -96,7 +96,7 @@ fn incomplete(context: &Context<'_>, communicator: &Communicator) -> Option<Find
         format!("all {size} ranks {}", least.words())
     } else {
         format!(
-            "{} of {size} ranks {}, and {} never appear in the log",
+            "{} of {size} ranks {}, and the log has no line of {}",
             all.len(),
             least.words(),
             ranks(&missing)
@@ -228,11 +228,7 @@ fn timed_out(context: &Context<'_>, group: &str, timeouts: &[&Timeout]) -> Findi
     {
         kinds.entry((&timeout.operation, timeout.elements)).or_default().push(timeout.rank);
     }
-    let operation = timeouts
-        .iter()
-        .map(|timeout| timeout.operation.as_str())
-        .find(|name| !name.is_empty())
-        .unwrap_or("a collective");
+    let operation = kinds.keys().next().map_or("a collective", |(operation, _)| *operation);
     let what = if kinds.len() > 1 {
         let words = kinds.iter().map(|((operation, elements), of)| {
             format!(

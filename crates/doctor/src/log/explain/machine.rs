@@ -131,10 +131,8 @@ fn other_paths(context: &Context<'_>, topology: &Topology, fabric: &Fabric) -> O
         context.log.largest().into_iter().flat_map(|largest| context.log.ranks_of(largest)).collect();
     let gpus = gpus_of(context.log, &known, fabric);
     let paths = Paths::of(fabric);
-    let of_name = |name: &str| {
-        let rank = topology.gpus.iter().find(|gpu| gpu.name == name)?.rank?;
-        gpus.get(&rank).copied()
-    };
+    let named = topology.ranks(context.log, &known);
+    let of_name = |name: &str| gpus.get(named.get(name)?).copied();
     let mut worse: BTreeSet<(String, &str)> = BTreeSet::new();
     let mut lines = Vec::new();
     for path in topology.paths.iter().filter(|path| path.source < path.target) {

@@ -131,9 +131,10 @@ fn ranks(numbers: &[u32]) -> String {
     format!("rank{} {}", if numbers.len() == 1 { "" } else { "s" }, listed(numbers))
 }
 
-/// `1 warning`, `2 warnings`.
+/// `1 warning`, `2 warnings`, `2 processes`.
 fn counted(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+    let plural = if what.ends_with('s') { "es" } else { "s" };
+    format!("{count} {what}{}", if count == 1 { "" } else { plural })
 }
 
 /// The GPU of each rank in a fabric: by its PCI address, or by its number where the fabric has none. Hosts are matched by name, or in the

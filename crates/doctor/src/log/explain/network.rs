@@ -47,16 +47,17 @@ impl Context<'_> {
     }
 }
 
-fn edge_seen(transport: &str, edge: &Edge) -> Seen {
-    let text = format!("Channel {:02} : {} -> {} via {transport}", edge.channel, edge.source, edge.target);
-    Seen { line: edge.line, text }
+/// A connection as evidence.
+pub(super) fn edge_seen(edge: &Edge) -> Seen {
+    let Edge { channel, source, target, transport, line, .. } = edge;
+    Seen { line: *line, text: format!("Channel {channel:02} : {source} -> {target} via {}", transport.text) }
 }
 
 fn sockets(context: &Context<'_>) -> Vec<Outcome> {
     let over: Vec<Seen> = context
         .network_edges()
         .filter(|(name, _)| is_socket(name))
-        .map(|(_, edge)| edge_seen(&edge.transport.text, edge))
+        .map(|(_, edge)| edge_seen(edge))
         .collect();
     let chosen: Vec<&Seen> = context
         .log
@@ -145,6 +146,10 @@ fn gpudirect(context: &Context<'_>) -> Vec<Outcome> {
         .filter(|(_, (is_on, _))| !is_on)
         .map(|(nic, (_, seen))| (nic, seen))
         .collect();
+    // Ranks of one host need no network.
+    if rdma.is_empty() && context.log.is_distributed() == Some(false) {
+        return Vec::new();
+    }
     if off.is_empty() && (disabled.is_empty() || !rdma.is_empty()) {
         let is_rdma = |process: &Process| process.network.as_ref().is_some_and(|(name, _)| !is_socket(name));
         if rdma.is_empty()
@@ -168,7 +173,7 @@ fn gpudirect(context: &Context<'_>) -> Vec<Outcome> {
             format!("GPUDirect RDMA is off on {off} of {all} connections: data passes through host memory")
         }
     };
-    let lines: Vec<Seen> = off.iter().map(|(_, edge)| edge_seen(&edge.transport.text, edge)).collect();
+    let lines: Vec<Seen> = off.iter().map(|(_, edge)| edge_seen(edge)).collect();
     let finding = Finding::new("log-gpudirect", Severity::Warning, what);
     let finding = shown_by(finding, disabled.iter().map(|(_, seen)| *seen).take(2).chain(&lines));
     let is_far = disabled.iter().any(|(_, seen)| seen.text.contains("distance"));

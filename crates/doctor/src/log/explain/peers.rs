@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 
 use weftlink_fabric::{PathType, Paths};
 
+use super::network::edge_seen;
 use super::{Context, INFO, LogCheck, counted, gpus_of, listed, shown_by, unknown};
 use crate::finding::{Finding, Outcome, Severity};
-use crate::log::model::{Rank, Seen, TransportKind};
+use crate::log::model::{Edge, Rank, Seen, TransportKind};
 
 pub(super) const CHECKS: &[LogCheck] = &[
     LogCheck {
@@ -23,56 +24,53 @@ pub(super) const CHECKS: &[LogCheck] = &[
 
 fn shared_memory(context: &Context<'_>) -> Vec<Outcome> {
     let edges = || context.log.ranks.iter().flat_map(|rank| &rank.edges);
-    let shared: Vec<_> = edges().filter(|edge| edge.transport.kind == TransportKind::SharedMemory).collect();
     let peers = edges().filter(|edge| edge.transport.kind == TransportKind::Peer).count();
-    if shared.is_empty() {
+    let mut pairs = 0;
+    let mut wrong: BTreeSet<String> = BTreeSet::new();
+    let mut lines: Vec<Seen> = Vec::new();
+    for communicator in context.communicators() {
+        let ranks: Vec<&Rank> = context.log.ranks_of(communicator).collect();
+        let edges = ranks.iter().flat_map(|rank| &rank.edges);
+        let shared: Vec<&Edge> =
+            edges.filter(|edge| edge.transport.kind == TransportKind::SharedMemory).collect();
+        let all: BTreeSet<(u32, u32)> = shared.iter().map(|edge| pair(edge)).collect();
+        let fast = fast_pairs(context, &ranks, &all);
+        pairs += all.len();
+        wrong.extend(fast.iter().map(|(one, other)| format!("{one}-{other}")));
+        lines.extend(shared.iter().filter(|edge| fast.contains(&pair(edge))).map(|edge| edge_seen(edge)));
+    }
+    if pairs == 0 {
         return match peers {
-            0 if context.has_ranks() && edges().next().is_some() => Vec::new(),
+            0 if edges().next().is_some() => Vec::new(),
             0 => unknown("how GPUs of one host communicate", INFO),
             peers => vec![Outcome::Fine(format!(
-                "{} between GPUs use peer access, none host memory",
+                "{} use peer access, none host memory",
                 counted(peers, "connection")
             ))],
         };
     }
-    let pairs: BTreeSet<(u32, u32)> =
-        shared.iter().map(|edge| (edge.source.min(edge.target), edge.source.max(edge.target))).collect();
-    let wrong = fast_pairs(context, &pairs);
-    let is_judged = context.fabric.is_some() || !wrong.is_empty() || has_paths(context);
-    if wrong.is_empty() && is_judged {
+    let has_paths = context.log.topologies.iter().any(|topology| !topology.paths.is_empty());
+    if wrong.is_empty() && context.fabric.is_none() && !has_paths {
+        let what = format!(
+            "whether NVLink or peer access connects {} that communicate through host memory",
+            counted(pairs, "GPU pair")
+        );
+        return unknown(&what, "--expect with the machine, or a log with NCCL_DEBUG_SUBSYS=INIT,GRAPH");
+    }
+    if wrong.is_empty() {
         let fine = format!(
-            "{} of GPUs communicate through host memory, and no faster way is known for them",
-            counted(pairs.len(), "pair")
+            "{} communicate through host memory, and no faster way is known for them",
+            counted(pairs, "GPU pair")
         );
         return vec![Outcome::Fine(fine)];
     }
-    if !is_judged {
-        return unknown(
-            &format!(
-                "whether {} of GPUs that communicate through host memory have NVLink or peer access",
-                counted(pairs.len(), "pair")
-            ),
-            "--expect with the machine, or a log with NCCL_DEBUG_SUBSYS=INIT,GRAPH",
-        );
-    }
-    let words = listed(wrong.iter().map(|(one, other)| format!("{one}-{other}")));
     let what = format!(
-        "{} communicate through host memory (SHM) although NVLink or PCIe peer access connects them: {words}",
-        counted(wrong.len(), "pair of GPUs").replace("pair of GPUss", "pairs of GPUs")
+        "{} communicate through host memory (SHM) although NVLink or PCIe peer access connects them: {}",
+        counted(wrong.len(), "GPU pair"),
+        listed(wrong)
     );
-    let lines: Vec<Seen> = shared
-        .iter()
-        .filter(|edge| wrong.contains(&(edge.source.min(edge.target), edge.source.max(edge.target))))
-        .map(|edge| Seen {
-            line: edge.line,
-            text: format!(
-                "Channel {:02} : {} -> {} via {}",
-                edge.channel, edge.source, edge.target, edge.transport.text
-            ),
-        })
-        .collect();
-    let finding = Finding::new("log-shared-memory", Severity::Warning, what);
     let disabling = context.log.settings.iter().filter(|setting| is_disabling(&setting.name, &setting.value));
+    let finding = Finding::new("log-shared-memory", Severity::Warning, what);
     let finding = shown_by(finding, disabling.map(|setting| &setting.seen).chain(&lines))
         .costing(context.cost(|options| options.no_peer_access = true))
         .fixed_by("unset NCCL_P2P_DISABLE and NCCL_P2P_LEVEL")
@@ -81,41 +79,32 @@ fn shared_memory(context: &Context<'_>) -> Vec<Outcome> {
     vec![Outcome::Found(finding)]
 }
 
-/// Whether the log says what connects GPUs.
-fn has_paths(context: &Context<'_>) -> bool {
-    context.log.topologies.iter().any(|topology| !topology.paths.is_empty())
+/// The ranks of a connection, the lower first.
+fn pair(edge: &Edge) -> (u32, u32) {
+    (edge.source.min(edge.target), edge.source.max(edge.target))
 }
 
 /// The pairs that could access each other's memory, by the fabric or by what NCCL detected.
-fn fast_pairs(context: &Context<'_>, pairs: &BTreeSet<(u32, u32)>) -> Vec<(u32, u32)> {
-    let mut fast = BTreeSet::new();
-    for topology in &context.log.topologies {
-        let rank = |name: &str| topology.gpus.iter().find(|gpu| gpu.name == name).and_then(|gpu| gpu.rank);
-        let near = topology.paths.iter().filter(|path| matches!(path.kind.as_str(), "NVL" | "NVB"));
-        fast.extend(
-            near.filter_map(|path| rank(&path.source).zip(rank(&path.target)))
-                .filter(|pair| pairs.contains(pair)),
-        );
-    }
-    let Some(fabric) = context.fabric else { return fast.into_iter().collect() };
+fn fast_pairs(context: &Context<'_>, ranks: &[&Rank], pairs: &BTreeSet<(u32, u32)>) -> BTreeSet<(u32, u32)> {
+    let detected =
+        context.log.topologies.iter().flat_map(|topology| topology.nvlink_pairs(context.log, ranks));
+    let mut fast: BTreeSet<(u32, u32)> = detected.filter(|pair| pairs.contains(pair)).collect();
+    let Some(fabric) = context.fabric.filter(|_| !pairs.is_empty()) else { return fast };
     let paths = Paths::of(fabric);
+    let gpus = gpus_of(context.log, ranks, fabric);
     let has_access = |gpu| {
         let model = fabric.device(gpu).kind.gpu_model();
         fabric.peer_access().setting().unwrap_or_else(|| model.is_some_and(|model| model.has_peer_access()))
     };
-    for communicator in context.communicators() {
-        let ranks: Vec<&Rank> = context.log.ranks_of(communicator).collect();
-        let gpus = gpus_of(context.log, &ranks, fabric);
-        fast.extend(pairs.iter().filter(|(one, other)| {
-            let (Some(one), Some(other)) = (gpus.get(one), gpus.get(other)) else { return false };
-            match paths.path(*one, *other).kind {
-                PathType::Nvl | PathType::Nvb => true,
-                PathType::Pix | PathType::Pxb => has_access(*one) && has_access(*other),
-                _ => false,
-            }
-        }));
-    }
-    fast.into_iter().collect()
+    fast.extend(pairs.iter().filter(|(one, other)| {
+        let (Some(one), Some(other)) = (gpus.get(one), gpus.get(other)) else { return false };
+        match paths.path(*one, *other).kind {
+            PathType::Nvl | PathType::Nvb => true,
+            PathType::Pix | PathType::Pxb => has_access(*one) && has_access(*other),
+            _ => false,
+        }
+    }));
+    fast
 }
 
 /// Whether a setting turns peer access off.

@@ -13,10 +13,11 @@ impl Reader {
         for dump in std::mem::take(&mut self.dumps).into_values() {
             self.keep_topology(dump);
         }
+        let of_ring = self.log.ranks.iter().filter(|rank| rank.id.is_none()).filter_map(ring_size).max();
         let mut alike: BTreeMap<(Option<String>, u32, u32), usize> = BTreeMap::new();
         let mut groups: BTreeMap<Key, usize> = BTreeMap::new();
         for (index, rank) in self.log.ranks.iter_mut().enumerate() {
-            let Some((number, size)) = rank.rank.zip(size(rank)) else { continue };
+            let Some((number, size)) = rank.rank.zip(size(rank, of_ring)) else { continue };
             let before = alike.entry((rank.id.clone(), size, number)).or_default();
             let key = (rank.id.clone(), size, *before);
             *before += 1;
@@ -41,8 +42,13 @@ impl Reader {
     }
 }
 
-/// The size of a rank's communicator; of one that did not finish, what its rings say.
-fn size(rank: &Rank) -> Option<u32> {
-    let of_ring = || rank.orders.values().map(Vec::len).max().and_then(|count| u32::try_from(count).ok());
-    rank.of.or_else(of_ring)
+/// The size of a rank's communicator. Before 2.18, of one that did not finish, the rings say it that rank 0 prints.
+fn size(rank: &Rank, of_ring: Option<u32>) -> Option<u32> {
+    let of_log =
+        || of_ring.filter(|size| rank.id.is_none() && rank.rank.is_some_and(|number| number < *size));
+    rank.of.or_else(|| ring_size(rank)).or_else(of_log)
+}
+
+fn ring_size(rank: &Rank) -> Option<u32> {
+    rank.orders.values().map(Vec::len).max().and_then(|count| u32::try_from(count).ok())
 }

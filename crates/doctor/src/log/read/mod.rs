@@ -168,8 +168,10 @@ impl Reader {
             if let Some(rank) = self.rank(process, message, true) {
                 self.reach(rank, Stage::Topology, message);
             }
-            if let Some(before) = self.dumps.insert(thread, dump) {
-                self.keep_topology(before);
+            let before = self.dumps.remove(&thread);
+            before.into_iter().for_each(|before| self.keep_topology(before));
+            if self.dumps.len() < TOPOLOGIES_MAX {
+                self.dumps.insert(thread, dump);
             }
             return true;
         }

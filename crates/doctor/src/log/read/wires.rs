@@ -64,11 +64,11 @@ impl Reader {
             }
         }
         self.reach(rank, Stage::Connecting, message);
-        if !self.connected.insert((rank, edge.channel, edge.source, edge.target)) {
+        if self.connected.len() == EDGES_MAX {
+            self.leave_out("connections");
             return;
         }
-        if self.connected.len() > EDGES_MAX {
-            self.leave_out("connections");
+        if !self.connected.insert((rank, edge.channel, edge.source, edge.target)) {
             return;
         }
         edge.is_ring &= !self.with_rings.contains(&rank);

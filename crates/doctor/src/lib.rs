@@ -6,12 +6,15 @@
 //!
 //! Deliberately absent: reading hardware and starting commands, which `weftlink_probe` does, and printing.
 
+pub mod bench;
 mod check;
 pub mod checks;
 pub mod cost;
 mod finding;
 pub mod host_cost;
 mod machine;
+pub mod log;
+mod size;
 
 pub use check::{Check, Machine, examine};
 pub use finding::{Cost, Evidence, Finding, Outcome, Report, Severity, Uninspected};

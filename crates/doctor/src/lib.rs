@@ -8,8 +8,11 @@
 
 mod check;
 pub mod checks;
+pub mod compare;
 pub mod cost;
+pub mod expect;
 mod finding;
+pub mod job;
 
 pub use check::{Check, Machine, examine};
 pub use finding::{Cost, Evidence, Finding, Outcome, Report, Severity, Uninspected};

@@ -1,0 +1,262 @@
+//! GPUs, their models, and the links between them.
+
+use std::collections::BTreeMap;
+
+use weftlink_fabric::catalog::gpus::Vendor;
+use weftlink_fabric::device::DeviceKind;
+use weftlink_fabric::link::LinkKind;
+use weftlink_fabric::rate::{OneWay, Pair as PairScope, Rate};
+use weftlink_fabric::{DeviceId, Fabric};
+
+use super::view::{Pair, Part, View};
+use super::{C2C, GPUS, MODEL, NVLINK, differs};
+use crate::finding::{Finding, Outcome, Severity};
+use crate::job::counted;
+
+/// The number of GPUs.
+pub(super) fn count(pair: &Pair<'_>) -> Vec<Outcome> {
+    let (found, expected) = (pair.found.gpus.len(), pair.expected.gpus.len());
+    if found == 0 && expected == 0 {
+        return Vec::new();
+    }
+    let (here, counts) = (pair.found.of_this(), [found as u64, expected as u64].map(|n| counted(n, "GPU")));
+    if found == expected {
+        return vec![Outcome::Fine(format!("{}{here}, as expected", counts[0]))];
+    }
+    let [was, should] = counts;
+    if found > expected {
+        let what = format!("{was}{here} instead of {should}; the additional ones were not compared");
+        return vec![Outcome::Found(differs(GPUS, Severity::Note, what, was, should))];
+    }
+    let missing: Vec<String> = pair
+        .gpus
+        .iter()
+        .zip(&pair.expected.gpus)
+        .filter(|(found, _)| found.is_none())
+        .map(|(_, part)| match part.numa {
+            Some(node) => format!("{} below NUMA node {node}", pair.expected.name_of(part.id)),
+            None => pair.expected.name_of(part.id),
+        })
+        .collect();
+    let finding = differs(
+        GPUS,
+        Severity::Critical,
+        format!("{was}{here} instead of {should}"),
+        was.clone(),
+        format!("{should}; missing by place in the wiring: {}", missing.join(", ")),
+    );
+    vec![Outcome::Found(
+        finding
+            .fixed_by("lspci -nn | grep -Ei '3d|vga|accelerator': a GPU that is missing there is not on the bus; check its power, reseat it, and enable above-4G decoding in the BIOS")
+            .fixed_by("if lspci lists it: sudo dmesg | grep -iE 'xid|nvrm|amdgpu' says why the driver left it out; in a container or batch job, ask for all GPUs"),
+    )]
+}
+
+/// The models of the GPUs.
+pub(super) fn models(pair: &Pair<'_>) -> Vec<Outcome> {
+    let mut others: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
+    let (mut unknown, mut fine) = (Vec::new(), BTreeMap::new());
+    for (found, expected) in pair.same_gpus() {
+        let [was, should] =
+            [(&pair.found, found), (&pair.expected, expected)].map(|(view, part)| model(view, part));
+        let name = pair.found.name_of(found.id);
+        match (was, should) {
+            (_, None) => {}
+            (None, Some(_)) => unknown.push(name),
+            (Some(was), Some(should)) if was == should => *fine.entry(was).or_insert(0) += 1,
+            (Some(was), Some(should)) => others.entry((was, should)).or_default().push(name),
+        }
+    }
+    let mut outcomes: Vec<Outcome> = others
+        .into_iter()
+        .map(|((was, should), names)| {
+            let what = format!("{}: {was} instead of {should}", names.join(", "));
+            let finding = differs(MODEL, Severity::Warning, what, was, should);
+            Outcome::Found(finding.fixed_by(
+                "if the machine is of another type, name it with --expect; if it should be of this type, ask who delivered it for the right \
+                 cards: the slowest model sets the pace of a collective",
+            ))
+        })
+        .collect();
+    if !unknown.is_empty() {
+        outcomes.push(Outcome::Unknown {
+            what: format!("the model of {}", unknown.join(", ")),
+            needs: "the driver of the GPUs (nvidia-smi), or a version of Weft that knows the model"
+                .to_owned(),
+        });
+    }
+    if outcomes.is_empty() {
+        outcomes.extend(fine.into_iter().map(|(model, n)| Outcome::Fine(format!("{n}x {model}"))));
+    }
+    outcomes
+}
+
+fn model(view: &View<'_>, part: &Part) -> Option<String> {
+    view.fabric.device(part.id).kind.gpu_model().map(|model| model.name.to_owned())
+}
+
+/// The links of each GPU to other GPUs and switches: NVLink, xGMI, Xe Link.
+pub(super) fn links(pair: &Pair<'_>) -> Vec<Outcome> {
+    let mut outcomes = Vec::new();
+    let mut counts = Vec::new();
+    for (found, expected) in pair.same_gpus() {
+        let (was, should) = (Links::of(&pair.found, found.id), Links::of(&pair.expected, expected.id));
+        if was.count == 0 && should.count == 0 {
+            continue;
+        }
+        let name = pair.found.name_of(found.id);
+        match compare(pair, (found, &was), (expected, &should)) {
+            Some(what) => {
+                let severity = if was.count > should.count { Severity::Note } else { Severity::Warning };
+                let severity = if was.count == 0 { Severity::Critical } else { severity };
+                let finding =
+                    differs(NVLINK, severity, format!("{name} {what}"), was.words(), should.words());
+                outcomes.push(Outcome::Found(with_fixes(finding, pair, found)));
+            }
+            None => counts.push(was.count),
+        }
+    }
+    if let (true, Some(count)) = (outcomes.is_empty(), counts.first()) {
+        outcomes.push(Outcome::Fine(format!(
+            "{} with {count} links to other GPUs each",
+            counted(counts.len() as u64, "GPU")
+        )));
+    }
+    outcomes
+}
+
+/// How the links of a GPU differ.
+fn compare(
+    pair: &Pair<'_>,
+    (found, was): (&Part, &Links),
+    (expected, should): (&Part, &Links),
+) -> Option<String> {
+    let kind = should.name();
+    if was.count != should.count {
+        let (missing, towards) = (was.count < should.count, towards(pair, found, expected));
+        return Some(match missing {
+            true => format!("has {} instead of {}{towards}", of_kind(was.count, kind), should.count),
+            false => format!(
+                "has {} more than the {} expected{towards}",
+                of_kind(was.count - should.count, kind),
+                should.count
+            ),
+        });
+    }
+    if (was.bytes_per_second as f64) < should.bytes_per_second as f64 * 0.99 {
+        let rate = |bytes| Rate::<PairScope, OneWay>::from_bytes(bytes).amount().to_string();
+        let (now, usual) = (rate(was.bytes_per_second), rate(should.bytes_per_second));
+        return Some(format!("has {} of {now} instead of {usual} each way", of_kind(was.count, kind)));
+    }
+    let towards = towards(pair, found, expected);
+    (!towards.is_empty()).then(|| format!("has its {} elsewhere{towards}", of_kind(was.count, kind)))
+}
+
+fn of_kind(count: u32, kind: &str) -> String {
+    counted(u64::from(count), kind)
+}
+
+/// `: gpu3 0 instead of 2`, the neighbours to which a GPU has another number of links. Switches count as one neighbour, because
+/// virtual machines hide which is which. Neighbours compare only where no GPU is missing.
+fn towards(pair: &Pair<'_>, found: &Part, expected: &Part) -> String {
+    if pair.found.gpus.len() != pair.expected.gpus.len() {
+        return String::new();
+    }
+    let count = |view: &View<'_>, part: &Part, wanted: &dyn Fn(DeviceId) -> bool| {
+        view.links(part.id, LinkKind::is_gpu_fabric, wanted).0
+    };
+    let mut parts: Vec<(String, u32, u32)> = Vec::new();
+    for (peer, wanted) in pair.same_gpus() {
+        let (was, should) = (
+            count(&pair.found, found, &|id| id == peer.id),
+            count(&pair.expected, expected, &|id| id == wanted.id),
+        );
+        parts.push((pair.found.name_of(peer.id), was, should));
+    }
+    let is_switch =
+        |fabric: &Fabric, id: DeviceId| matches!(fabric.device(id).kind, DeviceKind::NvSwitch { .. });
+    let was = count(&pair.found, found, &|id| is_switch(pair.found.fabric, id));
+    let should = count(&pair.expected, expected, &|id| is_switch(pair.expected.fabric, id));
+    parts.push(("switches".to_owned(), was, should));
+    let parts: Vec<String> = parts
+        .into_iter()
+        .filter(|(_, was, should)| was != should)
+        .map(|(name, was, should)| format!("{was} instead of {should} to {name}"))
+        .collect();
+    if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
+}
+
+fn with_fixes(finding: Finding, pair: &Pair<'_>, found: &Part) -> Finding {
+    let name = pair.found.name_of(found.id);
+    let vendor = pair.found.fabric.device(found.id).kind.gpu_model().map(|model| model.vendor);
+    let number = pair.found.fabric.device(found.id).ordinal;
+    let finding = match vendor {
+        Some(Vendor::Amd) => finding.fixed_by("rocm-smi --showtopo --showxgmierr shows the state of its xGMI links"),
+        Some(Vendor::Intel) => finding.fixed_by("xpu-smi topology -m shows the state of its Xe Links"),
+        _ => finding.fixed_by(format!("nvidia-smi nvlink -s -i {number} and nvidia-smi nvlink -e -i {number} show the state and the errors of {name}'s links")),
+    };
+    match pair.expected.nvswitches.is_empty() {
+        true => finding.fixed_by("if the GPUs are joined by bridges or cables: reseat them, with the width that the slots need"),
+        false => finding.fixed_by(
+            "systemctl status nvidia-fabricmanager: it must run, in the version of the driver; then reset the GPUs (nvidia-smi -r) or restart the host",
+        ),
+    }
+}
+
+/// The links of one GPU to other GPUs and switches.
+struct Links {
+    count: u32,
+    bytes_per_second: u64,
+    kind: Option<LinkKind>,
+}
+
+impl Links {
+    fn of(view: &View<'_>, id: DeviceId) -> Self {
+        let (count, bytes_per_second) = view.links(id, LinkKind::is_gpu_fabric, |_| true);
+        let mut kinds = view.fabric.links_from(id).iter().map(|link| view.fabric.spec(link).kind);
+        Self { count, bytes_per_second, kind: kinds.find(|kind| kind.is_gpu_fabric()) }
+    }
+
+    fn name(&self) -> &'static str {
+        match self.kind {
+            Some(LinkKind::Xgmi { .. }) => "xGMI link",
+            Some(LinkKind::XeLink) => "Xe Link",
+            Some(LinkKind::UaLink) => "UALink",
+            _ => "NVLink",
+        }
+    }
+
+    fn words(&self) -> String {
+        let rate = Rate::<PairScope, OneWay>::from_bytes(self.bytes_per_second);
+        match self.kind {
+            Some(kind) if self.count > 0 => format!("{}x {kind}, {} each way", self.count, rate.amount()),
+            _ => "none".to_owned(),
+        }
+    }
+}
+
+/// The links of GPUs to the CPU of their package.
+pub(super) fn c2c(pair: &Pair<'_>) -> Vec<Outcome> {
+    let is_c2c = |kind: LinkKind| kind == LinkKind::C2c;
+    let mut outcomes = Vec::new();
+    for (found, expected) in pair.same_gpus() {
+        let (was, was_rate) = pair.found.links(found.id, is_c2c, |_| true);
+        let (should, should_rate) = pair.expected.links(expected.id, is_c2c, |_| true);
+        if should == 0 || was == should && was_rate as f64 >= should_rate as f64 * 0.99 {
+            continue;
+        }
+        let rate = |bytes| Rate::<PairScope, OneWay>::from_bytes(bytes).amount().to_string();
+        let name = pair.found.name_of(found.id);
+        let what = format!(
+            "{name} has {was} NVLink-C2C links of {} to its CPU instead of {should} of {}",
+            rate(was_rate),
+            rate(should_rate)
+        );
+        let finding =
+            differs(C2C, Severity::Warning, what, format!("{was} links"), format!("{should} links"));
+        outcomes.push(Outcome::Found(finding.fixed_by(
+            "nvidia-smi c2c -s shows their state; update driver and firmware, and restart the host",
+        )));
+    }
+    outcomes
+}

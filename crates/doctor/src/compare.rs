@@ -73,17 +73,17 @@ impl Inventory {
         self.add("driver", tree.read("nvml/driver_version"));
         self.add("CUDA of the driver", tree.read("nvml/cuda_version"));
         self.add("kernel", tree.read("proc/sys/kernel/osrelease"));
-        let mut folders = vec!["software".to_owned()];
-        // Folders in folders, with a bound for a tree that does not end.
-        for _ in 0..64 {
-            let Some(folder) = folders.pop() else { break };
-            for name in tree.list(&folder) {
-                let path = format!("{folder}/{name}");
-                match tree.read(&path) {
-                    Some(text) => self.add(&path, Some(text)),
-                    None => folders.push(path),
-                }
+        // Folders differ between hosts, versions must not.
+        let mut libraries: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for number in tree.list("software") {
+            let read = |file: &str| tree.read(&format!("software/{number}/{file}"));
+            if let (Some(name), Some(version)) = (read("name"), read("version")) {
+                libraries.entry(name).or_default().insert(version);
             }
+        }
+        for (name, versions) in libraries {
+            let versions: Vec<String> = versions.into_iter().collect();
+            self.add(&format!("library {name}"), Some(versions.join(", ")));
         }
     }
 
@@ -137,14 +137,16 @@ impl Inventory {
 }
 
 /// Reports of the driver that must be the same on GPUs of one model.
-const NVML: [(&str, &str); 7] = [
+const NVML: [(&str, &str); 9] = [
     ("GPU vBIOS", "vbios"),
-    ("GPU power limit", "power_limit"),
-    ("GPU maximum SM clock", "clocks_max_sm"),
-    ("GPU maximum memory clock", "clocks_max_memory"),
+    ("GPU power limit (mW)", "power_limit_mw"),
+    ("GPU maximum SM clock (MHz)", "clock_sm_max_mhz"),
+    ("GPU maximum memory clock (MHz)", "clock_memory_max_mhz"),
+    ("GPU application clock (MHz)", "clock_graphics_application_mhz"),
     ("GPU persistence mode", "persistence_mode"),
     ("GPU compute mode", "compute_mode"),
     ("GPU MIG mode", "mig_mode"),
+    ("GPU ECC mode", "ecc_mode"),
 ];
 
 /// The PCIe link of a device.
@@ -159,7 +161,7 @@ fn variables(environment: &str) -> impl Iterator<Item = (&str, &str)> {
         ["NCCL_", "RCCL_", "CUDA_", "WEFT_"].iter().any(|start| variable.starts_with(start))
     };
     environment.split('\0').filter(of).filter_map(|variable| variable.split_once('=')).filter(|(name, _)| {
-        let is_own = name.contains("RANK") || matches!(*name, "NCCL_HOSTID" | "WEFT_HOST");
+        let is_own = name.contains("RANK") || matches!(*name, "NCCL_HOSTID" | "WEFT_LAST_WORDS");
         let is_secret = ["SECRET", "TOKEN", "PASSWORD", "KEY"].iter().any(|word| name.contains(word));
         !is_own && !is_secret
     })
@@ -324,7 +326,7 @@ fn with_fixes(mut finding: Finding, names: &[&str]) -> Finding {
             "install the same image, driver and firmware on all hosts, or leave the odd host out of the job",
         ),
         (
-            &["Weft", "software/"],
+            &["Weft", "library "],
             "start all ranks from the same environment or container; libraries of different versions fail or fall back when they connect",
         ),
         (
@@ -336,8 +338,16 @@ fn with_fixes(mut finding: Finding, names: &[&str]) -> Finding {
             "run `weft doctor` on the odd host, and `weft doctor --expect` with the machine it should be",
         ),
         (
-            &["GPU power", "GPU maximum", "GPU persistence", "GPU compute", "GPU MIG"],
-            "set the same limits and modes on all hosts (nvidia-smi -pl, -pm, -c, -mig)",
+            &[
+                "GPU power",
+                "GPU maximum",
+                "GPU application",
+                "GPU persistence",
+                "GPU compute",
+                "GPU MIG",
+                "GPU ECC",
+            ],
+            "set the same limits and modes on all hosts (nvidia-smi -pl, -ac, -pm, -c, -mig, -e)",
         ),
         (&["finding "], "run `weft doctor` on the odd host: it has a finding that the others have not"),
     ];

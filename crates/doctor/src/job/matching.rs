@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use weftlink_plan::Kind;
 
-use super::{Call, Job};
+use super::{Call, Job, total};
 
 /// The calls of a job that were found on several ranks.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -45,11 +45,18 @@ impl Matched {
         waits.collect::<Option<Vec<_>>>()?.into_iter().min().map(|(_, rank)| rank)
     }
 
+    /// Whether the ranks waited noticeably: at least a twentieth of the time of the call, or a microsecond if that is unknown.
+    pub fn is_waited_in(&self) -> bool {
+        let least = self.mean_ns.map_or(1_000, |ns| (ns / 20).max(1));
+        self.mean_wait_ns().is_some_and(|wait| wait >= least)
+    }
+
     /// The average time that the ranks waited.
     pub fn mean_wait_ns(&self) -> Option<u64> {
         let waits: Option<Vec<u64>> = self.waits.iter().map(|(_, wait)| *wait).collect();
         let waits = waits?;
-        Some(waits.iter().sum::<u64>() / waits.len().max(1) as u64)
+        let ranks = waits.len().max(1) as u64;
+        Some(total(waits) / ranks)
     }
 }
 
@@ -102,7 +109,7 @@ fn in_order<'j>(calls: &BTreeMap<Key<'j>, Vec<(usize, &Call)>>) -> BTreeMap<Opti
 fn of(job: &Job, kind: Kind, made: &[(usize, &Call)]) -> Matched {
     let durations: Option<Vec<u64>> = made.iter().map(|(_, call)| call.duration_ns).collect();
     let transfer_ns = durations.as_ref().and_then(|durations| durations.iter().min().copied());
-    let mean_ns = durations.as_ref().map(|all| all.iter().sum::<u64>() / all.len().max(1) as u64);
+    let mean_ns = durations.as_ref().map(|all| total(all.iter().copied()) / all.len().max(1) as u64);
     let host = &job.ranks[made[0].0].host;
     let one_clock =
         made.iter().all(|(rank, _)| job.ranks[*rank].shares_clock && job.ranks[*rank].host == *host);

@@ -196,6 +196,11 @@ pub(crate) fn counted(count: u64, what: &str) -> String {
     }
 }
 
+/// The sum, or the largest number if that is above it: files may have any.
+pub(crate) fn total(values: impl IntoIterator<Item = u64>) -> u64 {
+    values.into_iter().fold(0, u64::saturating_add)
+}
+
 /// The value in the middle; the lower of two.
 pub(crate) fn median(mut values: Vec<u64>) -> Option<u64> {
     values.sort_unstable();

@@ -91,7 +91,7 @@ pub struct RankSummary {
     pub step_us: Option<f64>,
     /// How long it waited for other ranks, over the matched calls.
     pub waited_us: f64,
-    /// Matched calls in which it came last.
+    /// Matched calls in which it came last and the others waited noticeably.
     pub came_last: u64,
     /// Matched calls whose waits are known.
     pub compared: u64,
@@ -174,7 +174,7 @@ fn ranks(job: &Job, matching: &Matching) -> Vec<RankSummary> {
     let mut all: Vec<RankSummary> = job.ranks.iter().map(rank).collect();
     for call in &matching.calls {
         let Some(last) = call.last() else { continue };
-        all[last].came_last += 1;
+        all[last].came_last += u64::from(call.is_waited_in());
         for (rank, wait) in &call.waits {
             all[*rank].compared += 1;
             all[*rank].waited_us += wait.unwrap_or(0) as f64 / 1e3;

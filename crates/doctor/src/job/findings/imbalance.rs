@@ -1,6 +1,6 @@
 //! Ranks that wait for each other: the time in collectives before the last rank comes.
 
-use super::super::{counted, median};
+use super::super::{counted, median, total};
 use super::{Case, percent, time};
 use crate::finding::{Finding, Outcome, Severity};
 
@@ -35,15 +35,15 @@ pub(super) fn run(case: &Case<'_>) -> Vec<Outcome> {
             needs: "traces of all ranks over the same steps, named together".to_owned(),
         }];
     }
-    let waited: u64 = known.iter().map(|(_, wait, _)| wait).sum();
+    let waited: u64 = total(known.iter().map(|(_, wait, _)| *wait));
     let timed: Option<Vec<u64>> = known.iter().map(|(_, _, mean)| *mean).collect();
     let (total, of_what) = match timed {
-        Some(times) => (times.iter().sum::<u64>() as f64, "the time of their collectives"),
+        Some(times) => (total(times) as f64, "the time of their collectives"),
         None => (whole_ns(case), "the time between the first and the last call"),
     };
     let share = if total > 0.0 { waited as f64 / total } else { 0.0 };
     let mut caused = vec![0_u64; case.job.ranks.len()];
-    known.iter().for_each(|(last, wait, _)| caused[*last] += wait);
+    known.iter().for_each(|(last, wait, _)| caused[*last] = caused[*last].saturating_add(*wait));
     let Some((slowest, most)) = caused.iter().enumerate().max_by_key(|(at, ns)| (**ns, usize::MAX - at))
     else {
         return Vec::new();

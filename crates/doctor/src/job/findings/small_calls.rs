@@ -7,7 +7,7 @@
 use weftlink_fabric::bytes::Bytes;
 use weftlink_plan::Kind;
 
-use super::super::{Call, CollectiveSummary, counted, median};
+use super::super::{Call, CollectiveSummary, counted, median, total};
 use super::{Case, percent, time};
 use crate::finding::{Cost, Finding, Outcome, Severity};
 
@@ -43,7 +43,7 @@ pub(super) fn run(case: &Case<'_>) -> Vec<Outcome> {
     }
     let small: Vec<&Call> = sized.iter().copied().filter(|call| is_small(call)).collect();
     let calls_share = small.len() as f64 / sized.len() as f64;
-    let sum_us = |calls: &[&Call]| calls.iter().filter_map(|call| call.duration_ns).sum::<u64>() as f64 / 1e3;
+    let sum_us = |calls: &[&Call]| total(calls.iter().filter_map(|call| call.duration_ns)) as f64 / 1e3;
     let is_timed = sized.iter().any(|call| call.duration_ns.is_some());
     let time_share = (is_timed && sum_us(&sized) > 0.0).then(|| sum_us(&small) / sum_us(&sized));
     let takes = time_share
@@ -75,7 +75,7 @@ fn evidence(one: &CollectiveSummary) -> Option<String> {
     }
     let us: f64 = small.iter().filter_map(|class| class.time_us).sum();
     let of = one.all.time_us.map_or_else(String::new, |all| format!("; {} of {}", time(us), time(all)));
-    let bytes: u64 = small.iter().map(|class| class.bytes).sum();
+    let bytes: u64 = total(small.iter().map(|class| class.bytes));
     Some(format!(
         "{calls} of {} below {}, {} in all{of}",
         counted(one.all.calls, "call"),
@@ -112,7 +112,7 @@ fn advise(case: &Case<'_>, mut finding: Finding, small: &[&Call]) -> Finding {
 fn all_reduces(case: &Case<'_>, finding: Finding) -> Finding {
     let all: Vec<&Call> = case.job.calls().filter(|call| call.kind == Some(Kind::AllReduce)).collect();
     let small: Vec<&Call> = all.iter().copied().filter(|call| is_small(call)).collect();
-    let bytes: u64 = small.iter().filter_map(|call| call.bytes).sum();
+    let bytes: u64 = total(small.iter().filter_map(|call| call.bytes));
     // Calls of different steps or ranks do not share a bucket.
     let steps: u64 = case.summary.ranks.iter().map(|rank| rank.steps.max(1)).sum();
     // Without waiting for other ranks where the calls were found on several.
@@ -153,13 +153,13 @@ fn all_reduces(case: &Case<'_>, finding: Finding) -> Finding {
 /// The buckets that bytes of several steps take.
 fn buckets(bytes: u64, bucket: u64, steps: u64) -> u64 {
     let steps = steps.max(1);
-    (bytes / steps).div_ceil(bucket).max(1) * steps
+    (bytes / steps).div_ceil(bucket).max(1).saturating_mul(steps)
 }
 
 /// The bandwidth of all all-reduces, as they are and with the small ones in buckets.
 fn cost(all: &[&Call], small: &[&Call], latency_us: f64, per_ns: f64, buckets: u64) -> Option<Cost> {
-    let bytes_of = |calls: &[&Call]| calls.iter().filter_map(|call| call.bytes).sum::<u64>();
-    let us_of = |calls: &[&Call]| calls.iter().filter_map(|call| call.duration_ns).sum::<u64>() as f64 / 1e3;
+    let bytes_of = |calls: &[&Call]| total(calls.iter().filter_map(|call| call.bytes));
+    let us_of = |calls: &[&Call]| total(calls.iter().filter_map(|call| call.duration_ns)) as f64 / 1e3;
     let (now_us, small_us) = (us_of(all), us_of(small));
     let bucketed_us = bytes_of(small) as f64 / per_ns / 1e3 + buckets as f64 * latency_us;
     let then_us = now_us - small_us + bucketed_us.min(small_us);

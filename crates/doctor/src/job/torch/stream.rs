@@ -25,7 +25,16 @@ pub(super) fn read(
     trace: impl Read,
     take: &mut dyn FnMut(&Event) -> Result<(), JobError>,
 ) -> Result<Head, JobError> {
-    let mut limited = trace.take(BYTES_MAX + 1);
+    read_limited(trace, BYTES_MAX, take)
+}
+
+/// The same for at most `bytes_max` bytes.
+pub(super) fn read_limited(
+    trace: impl Read,
+    bytes_max: u64,
+    take: &mut dyn FnMut(&Event) -> Result<(), JobError>,
+) -> Result<Head, JobError> {
+    let mut limited = trace.take(bytes_max + 1);
     // An error of `take` passes through the reader of JSON, whose errors are text.
     let refused = RefCell::new(None);
     let result = {

@@ -91,7 +91,7 @@ fn links_that_count(fabric: &Fabric) -> Vec<Link> {
 /// Half the rate, as a link of an older generation or of half the lanes has.
 fn slower(spec: &LinkSpec) -> LinkSpec {
     if let LinkKind::Pcie { generation, width } = spec.kind {
-        return links::pcie(generation, width / 2);
+        return if width > 1 { links::pcie(generation, width / 2) } else { links::pcie(generation - 1, 1) };
     }
     let half = |figure: &weftlink_fabric::figure::LinkRate| Figure {
         value: Rate::from_bytes(figure.value.bytes_per_second() / 2),

@@ -196,6 +196,18 @@ pub(crate) fn counted(count: u64, what: &str) -> String {
     }
 }
 
+/// A size in powers of 1024, as those of buckets and messages are: `100 KiB`, `1.5 MiB`.
+pub(crate) fn size(bytes: u64) -> String {
+    let units = ["KiB", "MiB", "GiB", "TiB"];
+    let unit = (bytes.max(1).ilog2() / 10).min(units.len() as u32) as usize;
+    let value = bytes as f64 / (1_u64 << (10 * unit)) as f64;
+    match unit.checked_sub(1) {
+        None => counted(bytes, "byte"),
+        Some(at) if value < 9.95 && value.fract() >= 0.05 => format!("{value:.1} {}", units[at]),
+        Some(at) => format!("{value:.0} {}", units[at]),
+    }
+}
+
 /// The sum, or the largest number if that is above it: files may have any.
 pub(crate) fn total(values: impl IntoIterator<Item = u64>) -> u64 {
     values.into_iter().fold(0, u64::saturating_add)

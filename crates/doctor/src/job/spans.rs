@@ -39,6 +39,13 @@ impl Spans {
         self.merged = self.spans.len();
     }
 
+    /// Moves all spans by a number of nanoseconds.
+    pub fn shift(&mut self, by: i64) {
+        for (start, end) in &mut self.spans {
+            (*start, *end) = (start.saturating_add(by), end.saturating_add(by));
+        }
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()
@@ -101,6 +108,9 @@ mod tests {
         assert_eq!((spans.len(), spans.total_ns(), spans.extent()), (2, 25, Some((10, 45))));
         assert_eq!(spans.shared_ns(&of(&[(0, 12), (28, 14)])), 2 + 2 + 2);
         assert_eq!(spans.shared_ns(&Spans::default()), 0);
+        let mut later = spans.clone();
+        later.shift(-20);
+        assert_eq!((later.extent(), later.total_ns()), (Some((-10, 25)), 25));
         assert_eq!(Spans::default().extent(), None);
         assert_eq!(of(&[(i64::MAX - 1, u64::MAX)]).total_ns(), 1);
     }

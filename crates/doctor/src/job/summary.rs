@@ -212,25 +212,32 @@ fn rank(rank: &Rank) -> RankSummary {
     }
 }
 
+/// Calls that should take the same time: collective, bytes, ranks, and whether their times include waiting.
+type Alike = (&'static str, u64, u32, bool);
+
 /// The bandwidths of all sizes: of matched calls without the waiting, of other calls with it.
 fn rates(job: &Job, matching: &Matching) -> Vec<SizeRate> {
-    let mut times: BTreeMap<(&'static str, u64, u32, bool), (Kind, Vec<u64>)> = BTreeMap::new();
+    let mut times: BTreeMap<Alike, (Kind, Vec<u64>)> = BTreeMap::new();
+    let mut add = |alike: Alike, kind: Kind, ns: u64| {
+        times.entry(alike).or_insert_with(|| (kind, Vec::new())).1.push(ns);
+    };
+    let mut is_matched = std::collections::BTreeSet::new();
     for call in &matching.calls {
         if let (Some(bytes), Some(ns)) = (call.bytes, call.transfer_ns) {
-            let key = (call.kind.name(), bytes, call.ranks, false);
-            times.entry(key).or_insert_with(|| (call.kind, Vec::new())).1.push(ns);
+            is_matched.insert((call.kind.name(), bytes, call.ranks));
+            add((call.kind.name(), bytes, call.ranks, false), call.kind, ns);
         }
     }
     for call in job.calls() {
         if let (Some(kind), Some(bytes), Some(ranks), Some(ns)) =
             (call.kind, call.bytes, call.ranks, call.duration_ns)
-            && !times.contains_key(&(kind.name(), bytes, ranks, false))
+            && !is_matched.contains(&(kind.name(), bytes, ranks))
         {
-            let key = (kind.name(), bytes, ranks, true);
-            times.entry(key).or_insert_with(|| (kind, Vec::new())).1.push(ns);
+            add((kind.name(), bytes, ranks, true), kind, ns);
         }
     }
-    let mut rates: Vec<SizeRate> = times.into_iter().filter_map(rate).collect();
+    let mut rates: Vec<SizeRate> =
+        times.into_iter().filter_map(|(alike, (kind, times))| rate(alike, kind, times)).collect();
     let weight = |rate: &SizeRate| rate.time_us * rate.calls as f64;
     rates.sort_by(|one, other| weight(other).total_cmp(&weight(one)));
     rates.truncate(RATES_MAX);
@@ -238,10 +245,9 @@ fn rates(job: &Job, matching: &Matching) -> Vec<SizeRate> {
 }
 
 fn rate(
-    ((collective, bytes, ranks, includes_waiting), (kind, times)): (
-        (&'static str, u64, u32, bool),
-        (Kind, Vec<u64>),
-    ),
+    (collective, bytes, ranks, includes_waiting): Alike,
+    kind: Kind,
+    times: Vec<u64>,
 ) -> Option<SizeRate> {
     let operation = predict::operation(kind).ok()?;
     let calls = times.len() as u64;

@@ -2,6 +2,7 @@ use std::fs::File;
 
 use proptest::prelude::*;
 use weftlink_fabric::resolve;
+use weftlink_recorder::recorder::Record;
 
 use super::*;
 use crate::finding::{Finding, Severity};
@@ -276,6 +277,29 @@ fn a_job_without_calls_is_unknown() {
 }
 
 #[test]
+fn records_show_sizes_and_who_is_late_but_no_overlap() {
+    let records: Vec<Record> = [0, 1, 3]
+        .map(|rank| {
+            let name = format!("weft-record-3f9a1c2b77d0-rank{rank}.json");
+            let path = format!("{}/../../testdata/records/{name}", env!("CARGO_MANIFEST_DIR"));
+            Record::read(&std::fs::read(path).unwrap()).unwrap()
+        })
+        .to_vec();
+    let mut job = Job::default();
+    records::add(&mut job, &records).unwrap();
+    let (summary, report) = explain(&job, resolve("hgx-h100-4").ok().as_ref());
+    assert_eq!(summary.ranks.len(), 3);
+    assert_eq!(summary.collectives[0].collective, "all-reduce");
+    assert!(!is_unknown(&report, "job-small-calls"), "sizes are known");
+    assert!(is_unknown(&report, "job-exposed"));
+    assert!(
+        summary.rates.iter().all(|rate| rate.predicted_us.is_none()),
+        "CPU ranks are not the fabric's GPUs"
+    );
+    assert!(!is_unknown(&report, "job-imbalance"), "{:?}", report.uninspected);
+}
+
+#[test]
 fn files_of_other_formats_are_refused_with_a_command() {
     let refused = |bytes: &[u8]| Job::default().add_trace("x", bytes).unwrap_err();
     assert_eq!(refused(b"SQLite format 3\0\x10\0"), JobError::Sqlite);
@@ -285,6 +309,15 @@ fn files_of_other_formats_are_refused_with_a_command() {
     assert_eq!(refused(b" \n"), JobError::Empty);
     assert!(matches!(refused(b"QDSTRM\0\0"), JobError::Unknown(_)));
     assert!(matches!(refused(b"hello"), JobError::Unknown(_)));
+}
+
+#[test]
+fn sizes_are_in_powers_of_1024() {
+    let sizes = [0, 1, 1023, 100 << 10, 1 << 20, 3 << 19, 25 << 20, 1 << 30, u64::MAX].map(size);
+    assert_eq!(
+        sizes,
+        ["0 bytes", "1 byte", "1023 bytes", "100 KiB", "1 MiB", "1.5 MiB", "25 MiB", "1 GiB", "16777216 TiB"]
+    );
 }
 
 #[test]

@@ -1,8 +1,6 @@
 //! Calls that take longer than the simulator predicts for the fabric.
 
-use weftlink_fabric::bytes::Bytes;
-
-use super::super::SizeRate;
+use super::super::{SizeRate, size};
 use super::{Case, time};
 use crate::finding::{Cost, Finding, Outcome, Severity};
 
@@ -38,7 +36,7 @@ pub(super) fn run(case: &Case<'_>) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
     for (rate, predicted_us) in clean {
         let bound = rate.predicted_most_us.map_or(predicted_us * SLOWER, |(_, most)| most);
-        let name = format!("{} of {} on {} ranks", rate.collective, Bytes(rate.bytes), rate.ranks);
+        let name = format!("{} of {} on {} ranks", rate.collective, size(rate.bytes), rate.ranks);
         let words = format!("takes {}, predicted {}", time(rate.time_us), time(*predicted_us));
         if rate.time_us <= bound {
             outcomes.push(Outcome::Fine(format!("{name} {words}")));

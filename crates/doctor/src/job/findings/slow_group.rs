@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use weftlink_fabric::bytes::Bytes;
 use weftlink_plan::Kind;
 use weftlink_sim::predict;
 
-use super::super::median;
+use super::super::{median, size};
 use super::{Case, time};
 use crate::finding::{Cost, Finding, Outcome, Severity};
 
@@ -94,7 +93,7 @@ fn finding(
     }
     let what = format!(
         "{collective} of {} between {} takes {:.1}x as long as in the other groups of {ranks} ranks",
-        Bytes(bytes),
+        size(bytes),
         members.join(", "),
         ns as f64 / usual.max(1) as f64
     );
@@ -103,7 +102,7 @@ fn finding(
     let (now_gb_per_s, usual_gb_per_s) = (busbw(ns), busbw(usual));
     let sentence = format!(
         "{collective} of {}: {now_gb_per_s:.1} instead of {usual_gb_per_s:.1} GB/s (bus bandwidth, measured in the trace)",
-        Bytes(bytes)
+        size(bytes)
     );
     Finding::new(ID, Severity::Warning, what)
         .shown_by(

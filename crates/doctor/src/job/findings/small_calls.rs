@@ -4,10 +4,9 @@
 //! ones move `B` bytes a second (the best of those above 1 MiB). A bucket should be so large that `L` is at most a twentieth of its time:
 //! `20 L B` bytes, rounded up to 25, 50, 100 or 200 MiB. 25 is PyTorch's default.
 
-use weftlink_fabric::bytes::Bytes;
 use weftlink_plan::Kind;
 
-use super::super::{Call, CollectiveSummary, counted, median, total};
+use super::super::{Call, CollectiveSummary, counted, median, size, total};
 use super::{Case, percent, time};
 use crate::finding::{Cost, Finding, Outcome, Severity};
 
@@ -48,7 +47,7 @@ pub(super) fn run(case: &Case<'_>) -> Vec<Outcome> {
     let time_share = (is_timed && sum_us(&sized) > 0.0).then(|| sum_us(&small) / sum_us(&sized));
     let takes = time_share
         .map_or_else(String::new, |share| format!(" and take {} of the communication time", percent(share)));
-    let what = format!("{} of the calls are below {}{takes}", percent(calls_share), Bytes(SMALL));
+    let what = format!("{} of the calls are below {}{takes}", percent(calls_share), size(SMALL));
     if calls_share < CALLS_SHARE || time_share.is_some_and(|share| share < TIME_SHARE) {
         return vec![Outcome::Fine(what)];
     }
@@ -79,8 +78,8 @@ fn evidence(one: &CollectiveSummary) -> Option<String> {
     Some(format!(
         "{calls} of {} below {}, {} in all{of}",
         counted(one.all.calls, "call"),
-        Bytes(SMALL),
-        Bytes(bytes)
+        size(SMALL),
+        size(bytes)
     ))
 }
 
@@ -131,7 +130,7 @@ fn all_reduces(case: &Case<'_>, finding: Finding) -> Finding {
         return finding.fixed_by(format!(
             "let DistributedDataParallel gather gradients into buckets of bucket_cap_mb=25 (the default) instead of reducing each; \
              {} in {} then fit into {}",
-            Bytes(bytes),
+            size(bytes),
             counted(small.len() as u64, "call"),
             counted(buckets(bytes, BUCKETS[0] << 20, steps), "call")
         ));
@@ -170,7 +169,7 @@ fn cost(all: &[&Call], small: &[&Call], latency_us: f64, per_ns: f64, buckets: u
     let (now_gb_per_s, usual_gb_per_s) = (gb_per_s(now_us), gb_per_s(then_us));
     let sentence = format!(
         "all-reduces of the trace: {now_gb_per_s:.1} instead of {usual_gb_per_s:.1} GB/s (bytes over time; estimate for {} in {} instead of {})",
-        Bytes(bytes_of(small)),
+        size(bytes_of(small)),
         counted(buckets, "bucket"),
         counted(small.len() as u64, "call")
     );

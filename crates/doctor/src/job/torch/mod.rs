@@ -147,7 +147,8 @@ impl Events {
         let recorded: HashMap<i64, Call> =
             self.recorded.into_iter().filter_map(|(id, call)| Some((id?, call))).collect();
         let devices = self.devices.len();
-        for (device, Device { calls, other_work }) in self.devices {
+        for (device, Device { calls, mut other_work }) in self.devices {
+            other_work.shift(head.base_ns);
             let calls = calls.into_iter().map(|(id, call)| {
                 let recorded = id.and_then(|id| recorded.get(&id)).filter(|_| call.bytes.is_none());
                 let call =

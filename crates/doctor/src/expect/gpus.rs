@@ -25,7 +25,7 @@ pub(super) fn count(pair: &Pair<'_>) -> Vec<Outcome> {
     }
     let [was, should] = counts;
     if found > expected {
-        let what = format!("{was}{here} instead of {should}; the additional ones were not compared");
+        let what = format!("{was}{here} instead of {expected}; the additional ones were not compared");
         return vec![Outcome::Found(differs(GPUS, Severity::Note, what, was, should))];
     }
     let missing: Vec<String> = pair
@@ -41,7 +41,7 @@ pub(super) fn count(pair: &Pair<'_>) -> Vec<Outcome> {
     let finding = differs(
         GPUS,
         Severity::Critical,
-        format!("{was}{here} instead of {should}"),
+        format!("{was}{here} instead of {expected}"),
         was.clone(),
         format!("{should}; missing by place in the wiring: {}", missing.join(", ")),
     );
@@ -95,27 +95,38 @@ fn model(view: &View<'_>, part: &Part) -> Option<String> {
     view.fabric.device(part.id).kind.gpu_model().map(|model| model.name.to_owned())
 }
 
-/// The links of each GPU to other GPUs and switches: NVLink, xGMI, Xe Link.
+/// The links of each GPU to other GPUs and switches: NVLink, xGMI, Xe Link. GPUs that differ in the same way are one finding.
 pub(super) fn links(pair: &Pair<'_>) -> Vec<Outcome> {
-    let mut outcomes = Vec::new();
+    let mut others: BTreeMap<Difference, Vec<&Part>> = BTreeMap::new();
     let mut counts = Vec::new();
     for (found, expected) in pair.same_gpus() {
         let (was, should) = (Links::of(&pair.found, found.id), Links::of(&pair.expected, expected.id));
         if was.count == 0 && should.count == 0 {
             continue;
         }
-        let name = pair.found.name_of(found.id);
         match compare(pair, (found, &was), (expected, &should)) {
+            // Another model has other links.
+            Some(_)
+                if was.count >= should.count
+                    && model(&pair.found, found) != model(&pair.expected, expected) => {}
             Some(what) => {
-                let severity = if was.count > should.count { Severity::Note } else { Severity::Warning };
-                let severity = if was.count == 0 { Severity::Critical } else { severity };
-                let finding =
-                    differs(NVLINK, severity, format!("{name} {what}"), was.words(), should.words());
-                outcomes.push(Outcome::Found(with_fixes(finding, pair, found)));
+                let severity = match was.count {
+                    0 => Severity::Critical,
+                    count if count > should.count => Severity::Note,
+                    _ => Severity::Warning,
+                };
+                others
+                    .entry(Difference { severity, what, was: was.words(), should: should.words() })
+                    .or_default()
+                    .push(found);
             }
             None => counts.push(was.count),
         }
     }
+    let mut outcomes: Vec<Outcome> = others
+        .into_iter()
+        .map(|(difference, gpus)| Outcome::Found(difference.finding(pair, &gpus)))
+        .collect();
     if let (true, Some(count)) = (outcomes.is_empty(), counts.first()) {
         outcomes.push(Outcome::Fine(format!(
             "{} with {count} links to other GPUs each",
@@ -123,6 +134,52 @@ pub(super) fn links(pair: &Pair<'_>) -> Vec<Outcome> {
         )));
     }
     outcomes
+}
+
+/// How the links of some GPUs differ.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Difference {
+    severity: Severity,
+    what: String,
+    was: String,
+    should: String,
+}
+
+impl Difference {
+    fn finding(self, pair: &Pair<'_>, gpus: &[&Part]) -> Finding {
+        let names: Vec<String> = gpus.iter().map(|gpu| pair.found.name_of(gpu.id)).collect();
+        let has = if names.len() == 1 { "has" } else { "each have" };
+        let what = format!("{} {has} {}", names.join(", "), self.what);
+        let finding = differs(NVLINK, self.severity, what, self.was, self.should);
+        let vendor = gpus
+            .iter()
+            .find_map(|gpu| pair.found.fabric.device(gpu.id).kind.gpu_model())
+            .map(|model| model.vendor);
+        let finding = match vendor {
+            Some(Vendor::Amd) => {
+                finding.fixed_by("rocm-smi --showtopo --showxgmierr shows the state of the xGMI links")
+            }
+            Some(Vendor::Intel) => finding.fixed_by("xpu-smi topology -m shows the state of the Xe Links"),
+            _ => finding.fixed_by(
+                "nvidia-smi nvlink -s and nvidia-smi nvlink -e show the state and the errors of the links",
+            ),
+        };
+        let has_switches =
+            gpus.iter().any(|gpu| !pair.found.nvswitches.is_empty() || on_switches(&pair.found, gpu));
+        match has_switches || !pair.expected.nvswitches.is_empty() {
+            false => finding.fixed_by("if the GPUs are joined by bridges or cables: reseat them, with the width that the slots need"),
+            true => finding.fixed_by(
+                "systemctl status nvidia-fabricmanager: it must run, in the version of the driver; then reset the GPUs (nvidia-smi -r) or \
+                 restart the host",
+            ),
+        }
+    }
+}
+
+/// Whether links of a GPU lead to switches, such as those of its rack.
+fn on_switches(view: &View<'_>, gpu: &Part) -> bool {
+    let is_switch = |id: DeviceId| matches!(view.fabric.device(id).kind, DeviceKind::NvSwitch { .. });
+    view.links(gpu.id, LinkKind::is_gpu_fabric, is_switch).0 > 0
 }
 
 /// How the links of a GPU differ.
@@ -135,9 +192,9 @@ fn compare(
     if was.count != should.count {
         let (missing, towards) = (was.count < should.count, towards(pair, found, expected));
         return Some(match missing {
-            true => format!("has {} instead of {}{towards}", of_kind(was.count, kind), should.count),
+            true => format!("{} instead of {}{towards}", of_kind(was.count, kind), should.count),
             false => format!(
-                "has {} more than the {} expected{towards}",
+                "{} more than the {} expected{towards}",
                 of_kind(was.count - should.count, kind),
                 should.count
             ),
@@ -146,10 +203,10 @@ fn compare(
     if (was.bytes_per_second as f64) < should.bytes_per_second as f64 * 0.99 {
         let rate = |bytes| Rate::<PairScope, OneWay>::from_bytes(bytes).amount().to_string();
         let (now, usual) = (rate(was.bytes_per_second), rate(should.bytes_per_second));
-        return Some(format!("has {} of {now} instead of {usual} each way", of_kind(was.count, kind)));
+        return Some(format!("{} of {now} instead of {usual} each way", of_kind(was.count, kind)));
     }
     let towards = towards(pair, found, expected);
-    (!towards.is_empty()).then(|| format!("has its {} elsewhere{towards}", of_kind(was.count, kind)))
+    (!towards.is_empty()).then(|| format!("{} in other places{towards}", of_kind(was.count, kind)))
 }
 
 fn of_kind(count: u32, kind: &str) -> String {
@@ -186,23 +243,6 @@ fn towards(pair: &Pair<'_>, found: &Part, expected: &Part) -> String {
     if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
 }
 
-fn with_fixes(finding: Finding, pair: &Pair<'_>, found: &Part) -> Finding {
-    let name = pair.found.name_of(found.id);
-    let vendor = pair.found.fabric.device(found.id).kind.gpu_model().map(|model| model.vendor);
-    let number = pair.found.fabric.device(found.id).ordinal;
-    let finding = match vendor {
-        Some(Vendor::Amd) => finding.fixed_by("rocm-smi --showtopo --showxgmierr shows the state of its xGMI links"),
-        Some(Vendor::Intel) => finding.fixed_by("xpu-smi topology -m shows the state of its Xe Links"),
-        _ => finding.fixed_by(format!("nvidia-smi nvlink -s -i {number} and nvidia-smi nvlink -e -i {number} show the state and the errors of {name}'s links")),
-    };
-    match pair.expected.nvswitches.is_empty() {
-        true => finding.fixed_by("if the GPUs are joined by bridges or cables: reseat them, with the width that the slots need"),
-        false => finding.fixed_by(
-            "systemctl status nvidia-fabricmanager: it must run, in the version of the driver; then reset the GPUs (nvidia-smi -r) or restart the host",
-        ),
-    }
-}
-
 /// The links of one GPU to other GPUs and switches.
 struct Links {
     count: u32,
@@ -235,28 +275,31 @@ impl Links {
     }
 }
 
-/// The links of GPUs to the CPU of their package.
+/// The links of GPUs to the CPU of their package. GPUs that differ in the same way are one finding.
 pub(super) fn c2c(pair: &Pair<'_>) -> Vec<Outcome> {
     let is_c2c = |kind: LinkKind| kind == LinkKind::C2c;
-    let mut outcomes = Vec::new();
+    let mut others: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
     for (found, expected) in pair.same_gpus() {
         let (was, was_rate) = pair.found.links(found.id, is_c2c, |_| true);
         let (should, should_rate) = pair.expected.links(expected.id, is_c2c, |_| true);
         if should == 0 || was == should && was_rate as f64 >= should_rate as f64 * 0.99 {
             continue;
         }
-        let rate = |bytes| Rate::<PairScope, OneWay>::from_bytes(bytes).amount().to_string();
-        let name = pair.found.name_of(found.id);
-        let what = format!(
-            "{name} has {was} NVLink-C2C links of {} to its CPU instead of {should} of {}",
-            rate(was_rate),
-            rate(should_rate)
-        );
-        let finding =
-            differs(C2C, Severity::Warning, what, format!("{was} links"), format!("{should} links"));
-        outcomes.push(Outcome::Found(finding.fixed_by(
-            "nvidia-smi c2c -s shows their state; update driver and firmware, and restart the host",
-        )));
+        let words = |count: u32, bytes: u64| match count {
+            0 => "none".to_owned(),
+            _ => format!(
+                "{} of {} in all",
+                counted(count.into(), "link"),
+                Rate::<PairScope, OneWay>::from_bytes(bytes).amount()
+            ),
+        };
+        let key = (words(was, was_rate), words(should, should_rate));
+        others.entry(key).or_default().push(pair.found.name_of(found.id));
     }
-    outcomes
+    let outcome = |((was, should), names): ((String, String), Vec<String>)| {
+        let what = format!("NVLink-C2C between {} and the CPU: {was} instead of {should}", names.join(", "));
+        let finding = differs(C2C, Severity::Warning, what, was, should);
+        Outcome::Found(finding.fixed_by("nvidia-smi c2c -s shows the state of the links; update driver and firmware, and restart the host"))
+    };
+    others.into_iter().map(outcome).collect()
 }

@@ -37,7 +37,8 @@ pub(super) fn run(case: &Case<'_>) -> Vec<Outcome> {
     if sized.is_empty() {
         return vec![Outcome::Unknown {
             what: "the sizes of messages".to_owned(),
-            needs: "a trace of torch.profiler of PyTorch 2.2 or later; Nsight Systems lists kernels without sizes".to_owned(),
+            needs: "a trace of torch.profiler of a program that uses torch.distributed (PyTorch 2.2 or later); Nsight Systems and \
+                    nn.DataParallel do not record sizes".to_owned(),
         }];
     }
     let small: Vec<&Call> = sized.iter().copied().filter(|call| is_small(call)).collect();

@@ -1,6 +1,7 @@
 use weftlink_probe::{Recording, probe};
 
 use super::*;
+use crate::check::Machine;
 
 /// A recorded machine with more files, and its inventory.
 fn inventory(host: &str, more: &str, report: &Report) -> Inventory {

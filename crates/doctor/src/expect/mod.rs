@@ -7,6 +7,7 @@
 //! Deliberately absent: comparing CPUs, memory and drives.
 
 mod gpus;
+mod links;
 mod nics;
 mod pcie;
 mod switches;
@@ -71,8 +72,8 @@ const SWITCHES: &str = "expect-switches";
 fn compare(report: &mut Report, pair: &Pair<'_>) {
     report.add(GPUS, gpus::count(pair));
     report.add(MODEL, gpus::models(pair));
-    report.add(NVLINK, gpus::links(pair));
-    report.add(C2C, gpus::c2c(pair));
+    report.add(NVLINK, links::links(pair));
+    report.add(C2C, links::c2c(pair));
     report.add(PCIE, pcie::links(pair));
     report.add(NUMA, pcie::numa(pair));
     report.add(NICS, nics::nics(pair));

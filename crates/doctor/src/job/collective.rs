@@ -68,7 +68,7 @@ pub fn kernel(name: &str) -> Kernel {
     let short = short.rsplit("::").next().unwrap_or(short);
     let starts_with =
         |start: &&str| short.get(..start.len()).is_some_and(|head| head.eq_ignore_ascii_case(start));
-    if !COMMUNICATION.iter().any(|start| starts_with(start)) {
+    if !COMMUNICATION.iter().any(starts_with) {
         return Kernel::Other;
     }
     let all_reduce = starts_with(&"cross_device_reduce").then_some(Kind::AllReduce);

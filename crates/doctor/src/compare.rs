@@ -172,7 +172,8 @@ fn with_fixes(mut finding: Finding, names: &[&str]) -> Finding {
         ),
         (
             &["environment "],
-            "set the variable for all ranks in the launcher: mpirun -x NAME=VALUE, srun --export=ALL,NAME=VALUE, or in the script that torchrun or weft run starts",
+            "set the variable for all ranks in the launcher: mpirun -x NAME=VALUE, srun --export=ALL,NAME=VALUE, or in the script \
+                that torchrun or weft run starts",
         ),
         (
             &["GPUs", "GPU model", "GPU PCIe link", "interface "],

@@ -41,8 +41,10 @@ pub(super) fn count(pair: &Pair<'_>) -> Vec<Outcome> {
     );
     vec![Outcome::Found(
         finding
-            .fixed_by("lspci -nn | grep -Ei '3d|vga|accelerator': a GPU that is missing there is not on the bus; check its power, reseat it, and enable above-4G decoding in the BIOS")
-            .fixed_by("if lspci lists it: sudo dmesg | grep -iE 'xid|nvrm|amdgpu' says why the driver left it out; in a container or batch job, ask for all GPUs"),
+            .fixed_by("lspci -nn | grep -Ei '3d|vga|accelerator': a GPU that is missing there is not on the bus; check its power, \
+                reseat it, and enable above-4G decoding in the BIOS")
+            .fixed_by("if lspci lists it: sudo dmesg | grep -iE 'xid|nvrm|amdgpu' says why the driver left it out; in a container or \
+                batch job, ask for all GPUs"),
     )]
 }
 
@@ -67,8 +69,8 @@ pub(super) fn models(pair: &Pair<'_>) -> Vec<Outcome> {
             let what = format!("{}: {was} instead of {should}", names.join(", "));
             let finding = differs(MODEL, Severity::Warning, what, was, should);
             Outcome::Found(finding.fixed_by(
-                "if the machine is of another type, name it with --expect; if it should be of this type, ask who delivered it for the right \
-                 cards: the slowest model sets the pace of a collective",
+                "if the machine is of another type, name it with --expect; if it should be of this type, ask who delivered it for \
+                    the right cards: the slowest model sets the pace of a collective",
             ))
         })
         .collect();

@@ -89,8 +89,8 @@ impl Difference {
         match has_switches || !pair.expected.nvswitches.is_empty() {
             false => finding.fixed_by("if the GPUs are joined by bridges or cables: reseat them, with the width that the slots need"),
             true => finding.fixed_by(
-                "systemctl status nvidia-fabricmanager: it must run, in the version of the driver; then reset the GPUs (nvidia-smi -r) or \
-                 restart the host",
+                "systemctl status nvidia-fabricmanager: it must run, in the version of the driver; then reset the GPUs (nvidia-smi \
+                    -r) or restart the host",
             ),
         }
     }
@@ -219,7 +219,10 @@ pub(super) fn c2c(pair: &Pair<'_>) -> Vec<Outcome> {
     let outcome = |((was, should), names): ((String, String), Vec<String>)| {
         let what = format!("NVLink-C2C between {} and the CPU: {was} instead of {should}", names.join(", "));
         let finding = differs(C2C, Severity::Warning, what, was, should);
-        Outcome::Found(finding.fixed_by("nvidia-smi c2c -s shows the state of the links; update driver and firmware, and restart the host"))
+        Outcome::Found(finding.fixed_by(
+            "nvidia-smi c2c -s shows the state of the links; update driver and firmware, and restart the \
+            host",
+        ))
     };
     others.into_iter().map(outcome).collect()
 }

@@ -106,7 +106,8 @@ pub(super) fn nics(pair: &Pair<'_>) -> Vec<Outcome> {
         let finding = differs(NICS, Severity::Critical, what, counted(was as u64, "such NIC"), expected);
         outcomes.push(Outcome::Found(
             finding
-                .fixed_by("lspci | grep -Ei 'infiniband|ethernet': a NIC that is missing there is not on the bus; reseat it or check its power")
+                .fixed_by("lspci | grep -Ei 'infiniband|ethernet': a NIC that is missing there is not on the bus; reseat it or check \
+                    its power")
                 .fixed_by("if lspci lists it: rdma link, ibstat and ip -br link show whether its driver is loaded and its port is up"),
         ));
     }
@@ -147,7 +148,8 @@ fn port(pair: &Pair<'_>, found: &Part, expected: &Part) -> Option<Outcome> {
     let finding = differs(NICS, Severity::Warning, what, gbit(was), gbit(should));
     Some(Outcome::Found(
         finding
-            .fixed_by("ibstat (InfiniBand) or ethtool INTERFACE (Ethernet) shows the rate that both ends agreed on: check cable, transceiver and the switch port's settings")
+            .fixed_by("ibstat (InfiniBand) or ethtool INTERFACE (Ethernet) shows the rate that both ends agreed on: check cable, \
+                transceiver and the switch port's settings")
             .fixed_by("mlxlink -d DEVICE -m shows the state of the cable (needs root and NVIDIA's MFT)"),
     ))
 }

@@ -37,7 +37,8 @@ pub(super) fn links(pair: &Pair<'_>) -> Vec<Outcome> {
         let what = format!("no PCIe path from {} to a CPU", cut_off.join(", "));
         let finding = differs(PCIE, Severity::Critical, what, "no path".to_owned(), "a path".to_owned());
         outcomes.push(Outcome::Found(
-            finding.fixed_by("lspci -tv shows the tree; look for a bridge that failed in sudo dmesg | grep -i pcieport, and restart the host"),
+            finding.fixed_by("lspci -tv shows the tree; look for a bridge that failed in sudo dmesg | grep -i pcieport, and restart \
+                the host"),
         ));
     }
     if !unknown.is_empty() {
@@ -114,7 +115,8 @@ impl Slow {
         let address =
             pair.found.fabric.device(source).bus.map_or_else(String::new, |bus| format!(" -s {bus}"));
         differs(PCIE, Severity::Warning, what, found, expected)
-            .fixed_by(format!("sudo lspci -vv{address} | grep -E 'LnkCap|LnkSta': if LnkCap is lower, the slot or riser is; if only LnkSta is, reseat the card and restart the host"))
+            .fixed_by(format!("sudo lspci -vv{address} | grep -E 'LnkCap|LnkSta': if LnkCap is lower, the slot or riser is; if only \
+                LnkSta is, reseat the card and restart the host"))
             .fixed_by("in the BIOS: set the slot to its full width (no bifurcation) and to the newest generation")
     }
 }
@@ -134,7 +136,8 @@ pub(super) fn numa(pair: &Pair<'_>) -> Vec<Outcome> {
         );
         let finding = differs(NUMA, Severity::Note, what, was, should);
         return vec![Outcome::Found(finding.fixed_by(
-            "the BIOS setting NPS (AMD) or Sub-NUMA Clustering (Intel) sets the number of nodes of a socket; a virtual machine shows what it was given",
+            "the BIOS setting NPS (AMD) or Sub-NUMA Clustering (Intel) sets the number of nodes of a socket; a virtual machine shows \
+                what it was given",
         ))];
     }
     let mut outcomes = Vec::new();

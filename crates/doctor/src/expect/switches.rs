@@ -40,8 +40,8 @@ fn nvswitches(pair: &Pair<'_>) -> Option<Outcome> {
     let what = format!("{was} NVSwitches{} instead of {should}{but}", pair.found.of_this());
     let finding = differs(SWITCHES, severity, what, was.to_string(), should.to_string());
     Some(Outcome::Found(finding.fixed_by(
-        "lspci -d 10de: | grep -i bridge lists the NVSwitches; if one is missing on the host itself, look for SXid in sudo dmesg and have the \
-         baseboard checked",
+        "lspci -d 10de: | grep -i bridge lists the NVSwitches; if one is missing on the host itself, look for SXid in sudo dmesg and \
+            have the baseboard checked",
     )))
 }
 
@@ -110,8 +110,8 @@ fn pcie_switches(pair: &Pair<'_>) -> Option<Outcome> {
         }
     };
     Some(Outcome::Found(finding.fixed_by(
-        "lspci -tv shows the tree. In a virtual machine, the provider's topology file (NCCL_TOPO_FILE) tells NCCL what the machine hides; on the \
-         host itself, check that the cards are in the right slots",
+        "lspci -tv shows the tree. In a virtual machine, the provider's topology file (NCCL_TOPO_FILE) tells NCCL what the machine \
+            hides; on the host itself, check that the cards are in the right slots",
     )))
 }
 

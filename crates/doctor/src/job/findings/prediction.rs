@@ -66,5 +66,6 @@ fn finding(rate: &SizeRate, name: &str, words: &str, bound: f64) -> Finding {
         .shown_by(format!("{} calls", rate.calls), format!("median {}; {interval}", time(rate.time_us)))
         .costing(cost)
         .fixed_by("run `weft doctor` on the hosts of the job, and `weft doctor --log` on a log of the job with NCCL_DEBUG=INFO")
-        .fixed_by("if computation runs at the same time, it shares memory and multiprocessors with the collective: compare with `weft doctor --measure`")
+        .fixed_by("if computation runs at the same time, it shares memory and multiprocessors with the collective: compare with \
+            `weft doctor --measure`")
 }

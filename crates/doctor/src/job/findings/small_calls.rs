@@ -37,7 +37,7 @@ pub(super) fn run(case: &Case<'_>) -> Vec<Outcome> {
     if sized.is_empty() {
         return vec![Outcome::Unknown {
             what: "the sizes of messages".to_owned(),
-            needs: "a trace of torch.profiler of a program that uses torch.distributed (PyTorch 2.2 or later); Nsight Systems and \
+            needs: "a trace of torch.profiler of a program that uses torch.distributed (PyTorch since 2024); Nsight Systems and \
                     nn.DataParallel do not record sizes".to_owned(),
         }];
     }
@@ -92,7 +92,8 @@ fn advise(case: &Case<'_>, mut finding: Finding, small: &[&Call]) -> Finding {
     }
     if has(&[Kind::AllGather, Kind::ReduceScatter]) {
         finding = finding.fixed_by(
-            "with FSDP, shard larger units: call fully_shard on whole transformer blocks (auto_wrap_policy in FSDP1), not on single layers",
+            "with FSDP, shard larger units: call fully_shard on whole transformer blocks (auto_wrap_policy in FSDP1), not on single \
+                layers",
         );
     }
     if has(&[Kind::Broadcast]) {
@@ -142,8 +143,8 @@ fn all_reduces(case: &Case<'_>, finding: Finding) -> Finding {
     let (in_bucket, latency_us) = ((bucket << 20) as f64 / per_ns / 1e3, latency as f64 / 1e3);
     let verb = if bucket == BUCKETS[0] { "leave bucket_cap_mb at" } else { "raise bucket_cap_mb to" };
     finding.costing(cost(&all, &small, latency_us, per_ns, buckets(bytes, bucket << 20, steps))).fixed_by(format!(
-        "{verb} {bucket} (DistributedDataParallel(model, bucket_cap_mb={bucket})), and reduce gradients through it alone: a call takes {} \
-         however small, and at {per_ns:.1} GB/s a bucket takes {}, of which that is {}",
+        "{verb} {bucket} (DistributedDataParallel(model, bucket_cap_mb={bucket})), and reduce gradients through it alone: a call \
+            takes {} however small, and at {per_ns:.1} GB/s a bucket takes {}, of which that is {}",
         time(latency_us),
         time(in_bucket),
         percent(latency_us / in_bucket)
@@ -169,7 +170,8 @@ fn cost(all: &[&Call], small: &[&Call], latency_us: f64, per_ns: f64, buckets: u
     }
     let (now_gb_per_s, usual_gb_per_s) = (gb_per_s(now_us), gb_per_s(then_us));
     let sentence = format!(
-        "all-reduces of the trace: {now_gb_per_s:.1} instead of {usual_gb_per_s:.1} GB/s (bytes over time; estimate for {} in {} instead of {})",
+        "all-reduces of the trace: {now_gb_per_s:.1} instead of {usual_gb_per_s:.1} GB/s (bytes over time; estimate for {} in {} \
+            instead of {})",
         size(bytes_of(small)),
         counted(buckets, "bucket"),
         counted(small.len() as u64, "call")

@@ -1,6 +1,6 @@
 //! Traces of torch.profiler: the Chrome JSON of `export_chrome_trace` and `tensorboard_trace_handler`.
 //!
-//! Kernels of NCCL and RCCL are calls. Since PyTorch 2.2 their `args` have the collective, the elements and the group; before that, the host's
+//! Kernels of NCCL and RCCL are calls. Since 2024 their `args` have the collective, the elements and the group; before that, the host's
 //! `record_param_comms` with the same `External id` has them. All other kernels and copies are other work. The file is read as a stream, event
 //! by event, and only what is needed of an event is kept.
 
@@ -146,6 +146,10 @@ impl Events {
         }
         let recorded: HashMap<i64, Call> =
             self.recorded.into_iter().filter_map(|(id, call)| Some((id?, call))).collect();
+        // A process may copy from devices that are not its own.
+        if self.devices.values().any(|device| !device.calls.is_empty()) {
+            self.devices.retain(|_, device| !device.calls.is_empty());
+        }
         let devices = self.devices.len();
         for (device, Device { calls, mut other_work }) in self.devices {
             other_work.shift(head.base_ns);

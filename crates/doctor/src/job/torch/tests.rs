@@ -87,7 +87,8 @@ fn without_kernels_the_host_s_records_are_the_calls() {
 fn devices_of_one_process_are_ranks() {
     let text = r#"{"traceEvents":[
         {"cat":"Kernel","name":"ncclKernel_Broadcast_RING_LL_Sum_int8_t(x)","pid":0,"ts":2,"dur":3,"args":{"device":0}},
-        {"cat":"Kernel","name":"gemm","pid":1,"ts":2,"dur":3,"args":{"device":1}},
+        {"cat":"Kernel","name":"ncclKernel_Broadcast_RING_LL_Sum_int8_t(x)","pid":1,"ts":2,"dur":3,"args":{"device":1}},
+        {"cat":"gpu_memcpy","name":"Memcpy PtoP","pid":2,"ts":2,"dur":3,"args":{"device":2}},
         {"cat":"user_annotation","name":"DataParallel.forward","pid":9,"ts":0,"dur":9},
         {"cat":"user_annotation","name":"DistributedDataParallel.forward","pid":9,"ts":0,"dur":9},
         {"cat":"gpu_user_annotation","name":"ProfilerStep#1","pid":9,"ts":0,"dur":9},

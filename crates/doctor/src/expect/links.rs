@@ -17,10 +17,14 @@ use crate::job::counted;
 /// The links of each GPU to other GPUs and switches: NVLink, xGMI, Xe Link. GPUs that differ in the same way are one finding.
 pub(super) fn links(pair: &Pair<'_>) -> Vec<Outcome> {
     let mut others: Vec<(Difference, Vec<&Part>)> = Vec::new();
-    let mut counts = Vec::new();
+    let (mut counts, mut unknown) = (Vec::new(), Vec::new());
     for (found, expected) in pair.same_gpus() {
         let (was, should) = (Links::of(&pair.found, found.id), Links::of(&pair.expected, expected.id));
         if was.count == 0 && should.count == 0 {
+            continue;
+        }
+        if was.count == 0 && is_without_driver(&pair.found, found) {
+            unknown.push(pair.found.name_of(found.id));
             continue;
         }
         match compare(pair, (found, &was), (expected, &should)) {
@@ -47,6 +51,12 @@ pub(super) fn links(pair: &Pair<'_>) -> Vec<Outcome> {
         .into_iter()
         .map(|(difference, gpus)| Outcome::Found(difference.finding(pair, &gpus)))
         .collect();
+    if !unknown.is_empty() {
+        outcomes.push(Outcome::Unknown {
+            what: format!("the links of {} to other GPUs", unknown.join(", ")),
+            needs: "the driver of the GPUs: a probe without it sees PCIe only".to_owned(),
+        });
+    }
     if let (true, Some(count)) = (outcomes.is_empty(), counts.first()) {
         outcomes.push(Outcome::Fine(format!(
             "{} with {count} links to other GPUs each",
@@ -54,6 +64,13 @@ pub(super) fn links(pair: &Pair<'_>) -> Vec<Outcome> {
         )));
     }
     outcomes
+}
+
+/// Whether a GPU was found on the PCI bus, but no driver reported on it.
+fn is_without_driver(view: &View<'_>, gpu: &Part) -> bool {
+    let device = view.fabric.device(gpu.id);
+    // A driver's report gives the GPU its name.
+    device.bus.is_some() && device.label.is_none()
 }
 
 /// How the links of some GPUs differ.
@@ -202,7 +219,8 @@ pub(super) fn c2c(pair: &Pair<'_>) -> Vec<Outcome> {
     for (found, expected) in pair.same_gpus() {
         let (was, was_rate) = pair.found.links(found.id, is_c2c, |_| true);
         let (should, should_rate) = pair.expected.links(expected.id, is_c2c, |_| true);
-        if should == 0 || was == should && was_rate as f64 >= should_rate as f64 * 0.99 {
+        let is_unknown = was == 0 && is_without_driver(&pair.found, found);
+        if is_unknown || should == 0 || was == should && was_rate as f64 >= should_rate as f64 * 0.99 {
             continue;
         }
         let words = |count: u32, bytes: u64| match count {

@@ -41,6 +41,10 @@ pub(super) fn links(pair: &Pair<'_>) -> Vec<Outcome> {
                 the host"),
         ));
     }
+    let is_assumed = |note: &&String| note.starts_with("the PCIe link is not reported");
+    if let Some(note) = pair.found.fabric.notes().iter().find(is_assumed) {
+        outcomes.push(Outcome::Unknown { what: note.clone(), needs: "the host itself".to_owned() });
+    }
     if !unknown.is_empty() {
         outcomes.push(Outcome::Unknown {
             what: format!("generation or width of the PCIe links of {}", unknown.join(", ")),

@@ -336,6 +336,26 @@ fn a_device_on_another_node_is_found() {
 }
 
 #[test]
+fn without_a_driver_nvlinks_are_unknown() {
+    let path = format!("{}/../../testdata/machines/hgx-h100.txt", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(path).unwrap();
+    let undriven: Vec<&str> = text.lines().filter(|line| !line.starts_with("nvml/")).collect();
+    let recording: Recording = format!("{}\nnvml/reason = no driver\n", undriven.join("\n")).parse().unwrap();
+    let report = differences(&probe(&recording, &recording).unwrap(), &preset("hgx-h100"));
+    assert!(found(&report, NVLINK).is_empty(), "{:?}", report.findings);
+    assert!(report.uninspected.iter().any(|one| one.id == NVLINK), "{:?}", report.uninspected);
+}
+
+#[test]
+fn a_virtual_machine_does_not_show_its_pcie_links() {
+    let path = format!("{}/../../testdata/machines/h200-vm.txt", env!("CARGO_MANIFEST_DIR"));
+    let recording: Recording = std::fs::read_to_string(path).unwrap().parse().unwrap();
+    let report = differences(&probe(&recording, &recording).unwrap(), &preset("hgx-h200"));
+    assert!(report.uninspected.iter().any(|one| one.id == PCIE), "{report:#?}");
+    assert!(found(&report, GPUS)[0].contains("1 GPU instead of 8"), "{report:#?}");
+}
+
+#[test]
 fn one_host_of_a_cluster_is_compared_with_a_host() {
     let expected = preset("2x dgx-h100");
     let report = expect(&preset("dgx-h100"), &expected);

@@ -14,12 +14,17 @@ use super::{Call, Job, JobError, Rank, Source};
 pub fn add(job: &mut Job, records: &[Record]) -> Result<(), JobError> {
     let hosts: std::collections::BTreeSet<&str> = records.iter().map(|record| record.host.as_str()).collect();
     let is_one_host = hosts.len() < 2;
-    let mut ranks: BTreeMap<(&str, u32), Vec<&Record>> = BTreeMap::new();
+    let mut ranks: BTreeMap<(&str, u32, Option<u32>), Vec<&Record>> = BTreeMap::new();
     for record in records {
-        ranks.entry((record.host.as_str(), record.pid)).or_default().push(record);
+        let shares =
+            |other: &Record| (&other.host, other.pid, &other.job) == (&record.host, record.pid, &record.job);
+        // Ranks that are threads of one process have the same pid.
+        let is_thread = records.iter().any(|other| shares(other) && other.rank != record.rank);
+        let rank = is_thread.then_some(record.rank);
+        ranks.entry((record.host.as_str(), record.pid, rank)).or_default().push(record);
     }
     let mut on_gpus = 0;
-    for ((host, _), records) in ranks {
+    for ((host, ..), records) in ranks {
         // The rank in the largest communicator is the one that launchers name.
         let Some(largest) = records.iter().max_by_key(|record| (record.size, &record.job)) else { continue };
         on_gpus += u64::from(records.iter().any(|record| record.is_on_gpu()));
@@ -107,6 +112,22 @@ mod tests {
         assert_eq!((calls[0].start_ns, calls[0].duration_ns), (2001, Some(399)));
         assert_eq!((calls[1].sequence, calls[1].duration_ns), (Some(3), None));
         assert!(job.notes.is_empty());
+    }
+
+    #[test]
+    fn threads_of_a_process_are_ranks_and_groups_of_a_rank_are_one() {
+        let mut threads = [record(0, "a", "done"), record(1, "a", "done")];
+        threads[1].pid = threads[0].pid;
+        let mut job = Job::default();
+        add(&mut job, &threads).unwrap();
+        assert_eq!(job.ranks.len(), 2);
+        // The same rank in a smaller group.
+        let mut group = record(0, "a", "done");
+        (group.job, group.size) = ("00000000000b".to_owned(), 1);
+        let mut job = Job::default();
+        add(&mut job, &[record(0, "a", "done"), record(1, "a", "done"), group]).unwrap();
+        let calls: Vec<usize> = job.ranks.iter().map(|rank| rank.calls.len()).collect();
+        assert_eq!(calls, [4, 2]);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! same calls of a group in the same order; otherwise the traces cover different steps, and calls stay unmatched.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use weftlink_plan::Kind;
 
@@ -28,7 +29,7 @@ pub struct Matched {
     /// The ranks of its group, where known; otherwise those that were found.
     pub ranks: u32,
     /// Its group.
-    pub group: Option<String>,
+    pub group: Option<Arc<str>>,
     /// The ranks that made it, as positions in [`Job::ranks`], and how long each waited for the last of them; waits are unknown if
     /// neither durations nor starts compare.
     pub waits: Vec<(usize, Option<u64>)>,
@@ -151,7 +152,7 @@ mod tests {
             kind: Some(Kind::AllReduce),
             bytes: Some(1024),
             ranks: Some(2),
-            group: Some("0".to_owned()),
+            group: Some("0".into()),
             sequence,
             start_ns,
             duration_ns,

@@ -21,13 +21,14 @@ pub mod torch;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
+use std::sync::Arc;
 
 use serde::Serialize;
 use weftlink_fabric::Fabric;
 use weftlink_plan::Kind;
 
 pub use error::JobError;
-pub use matching::{Matched, matched};
+pub use matching::{Matched, Matching, matched};
 pub use spans::Spans;
 pub use summary::{CollectiveSummary, RankSummary, SizeClass, SizeRate, Summary};
 
@@ -105,7 +106,7 @@ pub struct Call {
     /// The ranks of its group.
     pub ranks: Option<u32>,
     /// The name of its group; calls of other groups are other sequences.
-    pub group: Option<String>,
+    pub group: Option<Arc<str>>,
     /// Its number in its group, where the source has one.
     pub sequence: Option<u64>,
     /// When it started, by a clock of the rank's host.

@@ -4,6 +4,7 @@
 //! which calls were enqueued, which are no durations.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use weftlink_plan::Kind;
 use weftlink_recorder::recorder::{CallRecord, CallState, Record};
@@ -51,13 +52,14 @@ pub fn add(job: &mut Job, records: &[Record]) -> Result<(), JobError> {
 fn calls(record: &Record, is_one_host: bool) -> impl Iterator<Item = Call> + '_ {
     let offset = if is_one_host { 0 } else { record.realtime_offset_ns };
     let is_on_gpu = record.is_on_gpu();
+    let group: Arc<str> = record.job.as_str().into();
     record.calls.iter().filter_map(move |call| {
         let kind: Kind = call.collective.parse().ok()?;
         Some(Call {
             kind: Some(kind),
             bytes: Some(call.bytes),
             ranks: Some(record.size),
-            group: Some(record.job.clone()),
+            group: Some(group.clone()),
             sequence: Some(u64::from(call.number)),
             start_ns: i64::try_from(call.start_ns).unwrap_or(i64::MAX).saturating_add(offset),
             duration_ns: if is_on_gpu { None } else { duration_ns(call) },

@@ -7,8 +7,9 @@
 mod event;
 mod stream;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Read;
+use std::sync::Arc;
 
 use weftlink_plan::Kind;
 
@@ -48,6 +49,8 @@ struct Events {
     data_parallel: BTreeMap<&'static str, u64>,
     sees_host: bool,
     calls: usize,
+    /// The names of groups, once each.
+    groups: BTreeSet<Arc<str>>,
 }
 
 #[derive(Default)]
@@ -90,7 +93,7 @@ impl Events {
         duration_ns: u64,
     ) -> Result<(), JobError> {
         self.count_call()?;
-        let call = Call { duration_ns: Some(duration_ns), ..call_of(&event.args, kind, start_ns) };
+        let call = Call { duration_ns: Some(duration_ns), ..self.call_of(&event.args, kind, start_ns) };
         self.device(event)?.calls.push((event.args.external_id, call));
         Ok(())
     }
@@ -99,7 +102,7 @@ impl Events {
         if name.starts_with("ProfilerStep#") {
             self.steps_ns.push(duration_ns);
         } else if name == "record_param_comms" {
-            let call = call_of(&event.args, None, start_ns);
+            let call = self.call_of(&event.args, None, start_ns);
             // Other records are no communication: `wait`, `init`.
             if call.kind.is_some() {
                 self.count_call()?;
@@ -184,6 +187,37 @@ impl Events {
     }
 }
 
+impl Events {
+    fn call_of(&mut self, args: &Args, kind: Option<Kind>, start_ns: i64) -> Call {
+        let named = args.collective.as_deref().and_then(collective::named);
+        let element = args.data_type.as_deref().and_then(collective::element_bytes);
+        let elements = args.elements_in.into_iter().chain(args.elements_out).max();
+        let group = match (&args.group, &args.group_ranks) {
+            (Some(name), Some(ranks)) => Some(format!("{name} {ranks}")),
+            (name, ranks) => name.clone().or_else(|| ranks.clone()),
+        };
+        let group = group.map(|group| self.group(group));
+        Call {
+            kind: named.or(kind),
+            bytes: elements.zip(element).and_then(|(elements, bytes)| elements.checked_mul(bytes)),
+            ranks: args.group_size.and_then(|size| u32::try_from(size).ok()),
+            group,
+            sequence: args.sequence,
+            start_ns,
+            duration_ns: None,
+        }
+    }
+
+    fn group(&mut self, name: String) -> Arc<str> {
+        if let Some(known) = self.groups.get(name.as_str()) {
+            return known.clone();
+        }
+        let name: Arc<str> = name.into();
+        self.groups.insert(name.clone());
+        name
+    }
+}
+
 /// A kernel's call, with what the host recorded of it.
 fn completed(call: Call, recorded: &Call) -> Call {
     Call {
@@ -193,25 +227,6 @@ fn completed(call: Call, recorded: &Call) -> Call {
         group: call.group.or_else(|| recorded.group.clone()),
         sequence: call.sequence.or(recorded.sequence),
         ..call
-    }
-}
-
-fn call_of(args: &Args, kind: Option<Kind>, start_ns: i64) -> Call {
-    let named = args.collective.as_deref().and_then(collective::named);
-    let element = args.data_type.as_deref().and_then(collective::element_bytes);
-    let elements = args.elements_in.into_iter().chain(args.elements_out).max();
-    let group = match (&args.group, &args.group_ranks) {
-        (Some(name), Some(ranks)) => Some(format!("{name} {ranks}")),
-        (name, ranks) => name.clone().or_else(|| ranks.clone()),
-    };
-    Call {
-        kind: named.or(kind),
-        bytes: elements.zip(element).and_then(|(elements, bytes)| elements.checked_mul(bytes)),
-        ranks: args.group_size.and_then(|size| u32::try_from(size).ok()),
-        group,
-        sequence: args.sequence,
-        start_ns,
-        duration_ns: None,
     }
 }
 

@@ -25,7 +25,7 @@ fn a_kernel_has_its_call_in_its_arguments() {
             kind: Some(Kind::AllReduce),
             bytes: Some(1024),
             ranks: Some(8),
-            group: Some("0 [0, 1]".to_owned()),
+            group: Some("0 [0, 1]".into()),
             sequence: Some(4),
             start_ns: 6500,
             duration_ns: Some(10_000),

@@ -198,6 +198,9 @@ fn with_fixes(mut finding: Finding, names: &[&str]) -> Finding {
             finding = finding.fixed_by(step);
         }
     }
+    if finding.fixes.is_empty() {
+        finding = finding.fixed_by("make the value the same on all hosts, and start the job again");
+    }
     finding
 }
 

@@ -20,7 +20,10 @@ pub(super) fn count(pair: &Pair<'_>) -> Vec<Outcome> {
     let [was, should] = counts;
     if found > expected {
         let what = format!("{was}{here} instead of {expected}; the additional ones were not compared");
-        return vec![Outcome::Found(differs(GPUS, Severity::Note, what, was, should))];
+        let finding = differs(GPUS, Severity::Note, what, was, should);
+        return vec![Outcome::Found(
+            finding.fixed_by("name the machine as it is with --expect, to compare all of them"),
+        )];
     }
     let missing: Vec<String> = pair
         .gpus

@@ -74,6 +74,21 @@ fn each_preset_is_as_expected_of_itself() {
     }
 }
 
+#[test]
+fn any_two_machines_compare() {
+    let all: Vec<Fabric> = systems::all().map(|system| system.fabric()).collect();
+    for (at, found) in all.iter().enumerate() {
+        for step in [1, 7, 19] {
+            let expected = &all[(at + step) % all.len()];
+            for finding in differences(found, expected).findings {
+                let pair = format!("{} against {}: {finding:?}", found.name(), expected.name());
+                assert!(!finding.evidence.is_empty() && !finding.fixes.is_empty(), "{pair}");
+                assert!(!finding.what.contains("  "), "{pair}");
+            }
+        }
+    }
+}
+
 /// The links whose loss must be noticed: those of GPUs, NICs, switches and sockets, but not of bridges with drives alone.
 fn links_that_count(fabric: &Fabric) -> Vec<Link> {
     let views = (0..fabric.hosts().len()).map(|at| View::of_host(fabric, at));

@@ -111,6 +111,12 @@ fn small_calls_of_other_collectives_have_other_fixes() {
         assert!(fixes.contains(word), "{fixes}");
     }
     assert!(!fixes.contains("bucket_cap_mb"), "{fixes}");
+    let mut other = same(8, &[call(Kind::Gather, 4096, 0, 10)]);
+    for kind in [Some(Kind::Gather), None] {
+        other.ranks.iter_mut().for_each(|rank| rank.calls[0].kind = kind);
+        let (_, report) = explain(&other, None);
+        assert!(finding(&report, "job-small-calls").unwrap().fixes[0].contains("one buffer"));
+    }
 }
 
 #[test]
@@ -347,7 +353,31 @@ proptest! {
         }
         job.ranks.iter_mut().for_each(|rank| rank.shares_clock = true);
         let (summary, report) = explain(&job, None);
+        prop_assert!(report.findings.iter().all(|one| !one.evidence.is_empty() && !one.fixes.is_empty()), "{report:?}");
         prop_assert!(serde_json::to_string(&summary).is_ok() && serde_json::to_string(&report).is_ok());
+    }
+
+    #[test]
+    fn no_damaged_trace_panics(
+        file in prop::sample::select(vec!["data-parallel.json", "older-pytorch-rank3.json", "nsys-cuda_gpu_trace.csv"]),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), prop::sample::select(b"0-9.,:\"{}[]en \\\n".to_vec())), 1..6),
+        end in any::<prop::sample::Index>(),
+    ) {
+        let path = format!("{}/../../testdata/jobs/{file}", env!("CARGO_MANIFEST_DIR"));
+        let mut bytes = std::fs::read(path).unwrap();
+        for (at, byte) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        // One in a few is cut off.
+        let end = end.index(bytes.len() * 4).min(bytes.len());
+        for name in ["rank0.json", "rank1.json"] {
+            let mut job = Job::default();
+            if job.add_trace(name, &bytes[..end]).is_ok() && job.add_trace("x", &bytes[..end]).is_ok() {
+                let (_, report) = explain(&job, None);
+                prop_assert!(report.findings.iter().all(|one| !one.evidence.is_empty() && !one.fixes.is_empty()), "{report:?}");
+            }
+        }
     }
 
     #[test]

@@ -106,6 +106,9 @@ fn advise(case: &Case<'_>, mut finding: Finding, small: &[&Call]) -> Finding {
             "send fewer, larger messages (larger microbatches), or capture the step in a CUDA graph, which saves the launch of each call",
         );
     }
+    if finding.fixes.is_empty() {
+        finding = finding.fixed_by("copy small tensors into one buffer and make one call for it");
+    }
     finding
 }
 

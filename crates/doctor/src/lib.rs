@@ -9,12 +9,15 @@
 pub mod bench;
 mod check;
 pub mod checks;
+pub mod compare;
 pub mod cost;
+pub mod expect;
 mod finding;
 pub mod host_cost;
 mod machine;
 pub mod log;
 mod size;
+pub mod job;
 
 pub use check::{Check, Machine, examine};
 pub use finding::{Cost, Evidence, Finding, Outcome, Report, Severity, Uninspected};

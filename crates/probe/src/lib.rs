@@ -4,13 +4,14 @@
 //! [`GpuSource`]. [`record`] saves what a probe read as one text file, which probes to the same fabric on any machine. On
 //! a machine without GPUs or driver, the fabric contains what is visible, and notes say what is missing.
 //!
-//! Deliberately absent: GPU links of AMD's and Intel's drivers, and the network past the NICs.
+//! Deliberately absent: GPU links of Intel's driver, and the network past the NICs.
 
 mod cores;
 mod cpu;
 mod gpu_source;
 mod gpus;
 mod interfaces;
+mod kfd;
 mod models;
 mod nvlinks;
 mod nvml;
@@ -21,6 +22,7 @@ mod recording;
 mod target;
 mod tree;
 mod wiring;
+mod xgmi;
 
 pub use cores::{BindTo, Core, CoreSet, cores, cpu_list, cpu_ranges, divide};
 pub use gpu_source::{GpuReport, GpuReports, GpuSource, NvLinkReport, NvLinkUp, Remote};
@@ -34,6 +36,7 @@ use weftlink_fabric::{Fabric, FabricError};
 
 use cpu::Sockets;
 use interfaces::Interfaces;
+use kfd::Kfd;
 use models::model_of;
 use pci::Functions;
 use wiring::Machine;
@@ -54,10 +57,12 @@ pub fn probe(tree: &dyn Tree, gpus: &dyn GpuSource) -> Result<Fabric, ProbeError
     let mut machine = Machine {
         name: host_name(tree),
         sockets: Sockets::read(tree)?,
+        kfd: Kfd::default(),
         functions: Functions::read(tree)?,
         interfaces: Interfaces::read(tree)?,
         reports: gpus.gpus(),
     };
+    machine.kfd = Kfd::read(tree, &machine.functions)?;
     if has_c2c(&machine) && machine.sockets.cpu.arch.as_deref() == Some("arm64") {
         // Grace reports ARM as its vendor; C2C links identify it.
         machine.sockets.cpu.vendor = Some("NVIDIA".into());

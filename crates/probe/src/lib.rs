@@ -4,6 +4,8 @@
 //! [`GpuSource`]. [`record`] saves what a probe read as one text file, which probes to the same fabric on any machine. On
 //! a machine without GPUs or driver, the fabric contains what is visible, and notes say what is missing.
 //!
+//! [`links`] reads state, traffic and errors of the links, live and from the output of other tools.
+//!
 //! Deliberately absent: GPU links of Intel's driver, and the network past the NICs.
 
 mod cores;
@@ -12,6 +14,7 @@ mod gpu_source;
 mod gpus;
 mod interfaces;
 mod kfd;
+pub mod links;
 mod models;
 mod nvlinks;
 mod nvml;

@@ -15,7 +15,7 @@ use crate::gpu_source::{GpuReport, GpuReports, GpuSource, NvLinkReport, NvLinkUp
 /// The name that drivers install; the name without `.1` is part of the development files.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 /// NVML numbers a GPU's links from 0 and fails at the first missing one. No GPU has this many.
-const NVLINKS_MAX: u32 = 64;
+pub(crate) const NVLINKS_MAX: u32 = 64;
 /// `NVML_FI_DEV_C2C_LINK_COUNT` of nvml.h.
 const FIELD_C2C_LINK_COUNT: FieldId = FieldId(170);
 
@@ -25,7 +25,7 @@ pub struct Nvml;
 
 impl GpuSource for Nvml {
     fn gpus(&self) -> GpuReports {
-        let library = match Library::builder().lib_path(LIBRARY.as_ref()).init() {
+        let library = match library() {
             Ok(library) => library,
             Err(NvmlError::LibloadingError(_)) => {
                 return without_gpus(format!("cannot load {LIBRARY}: no NVIDIA driver is installed"));
@@ -45,6 +45,11 @@ impl GpuSource for Nvml {
         }
         reports
     }
+}
+
+/// Loads and initializes NVML.
+pub(crate) fn library() -> Result<Library, NvmlError> {
+    Library::builder().lib_path(LIBRARY.as_ref()).init()
 }
 
 fn without_gpus(reason: String) -> GpuReports {
@@ -98,7 +103,7 @@ fn remote_of(info: &PciInfo) -> Remote {
     }
 }
 
-fn bus_of(info: &PciInfo) -> Option<BusId> {
+pub(crate) fn bus_of(info: &PciInfo) -> Option<BusId> {
     let bus = u8::try_from(info.bus).ok()?;
     let device = u8::try_from(info.device).ok().filter(|device| *device < 32)?;
     (info.domain != u32::MAX).then(|| BusId::new(info.domain, bus, device, 0))

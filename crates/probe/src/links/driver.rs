@@ -7,6 +7,7 @@ use weftlink_fabric::catalog::links;
 use weftlink_fabric::device::BusId;
 use weftlink_fabric::link::LinkSpec;
 
+use super::{GpuFields, Links};
 use crate::gpu_source::{GpuReport, gpu_numbers, read_gpu};
 use crate::interfaces::{NET, NVME, RDMA, owner};
 use crate::models::model_of;
@@ -66,6 +67,29 @@ impl Devices {
     pub(super) fn model(&self, report: &GpuReport) -> Option<&'static GpuModel> {
         let ids = self.functions.by_bus.get(&report.bus).map(|function| (function.vendor, function.device));
         model_of(ids, Some(report))
+    }
+}
+
+/// Values of a GPU that describe its wiring, and are shown with its links.
+const WIRING: [&str; 6] = ["bus", "sm", "c2c_links", "pcie_replays", "pcie_tx_kb_per_s", "pcie_rx_kb_per_s"];
+
+/// Adds the driver's values of each GPU, apart from those of its links.
+pub(super) fn add_fields(tree: &dyn Tree, devices: &Devices, links: &mut Links) {
+    for (number, report) in &devices.driven {
+        let folder = format!("nvml/{number}");
+        let value = |name: &String| Some((name.clone(), tree.read(&format!("{folder}/{name}"))?));
+        let is_field = |name: &String| !WIRING.contains(&name.as_str()) && !name.ends_with(".reason");
+        let mut fields: Vec<(String, String)> =
+            tree.list(&folder).iter().filter(|name| is_field(name)).filter_map(value).collect();
+        fields.retain(|(_, value)| value != "not supported");
+        for (name, _) in fields.iter_mut().filter(|(name, _)| name == "name") {
+            "product_name".clone_into(name);
+        }
+        links.gpus.push(GpuFields {
+            gpu: devices.name(report.bus),
+            bus: Some(report.bus.to_string()),
+            fields,
+        });
     }
 }
 

@@ -111,6 +111,16 @@ fn gpu(device: &Device<'_>, number: usize, files: &mut Files) {
             files.add(format!("nvml/{number}/{name}"), rate);
         }
     }
+    for (name, value) in [
+        ("pcie_generation", device.current_pcie_link_gen()),
+        ("pcie_generation_max", device.max_pcie_link_gen()),
+        ("pcie_width", device.current_pcie_link_width()),
+        ("pcie_width_max", device.max_pcie_link_width()),
+    ] {
+        if let Ok(value) = value {
+            files.add(format!("nvml/{number}/{name}"), value);
+        }
+    }
     let speed = field(device, FIELD_SPEED);
     for index in 0..NVLINKS_MAX {
         let link = device.link_wrapper_for(index);

@@ -52,7 +52,7 @@ pub struct Link {
     pub state: State,
     /// Its generation, as its kind counts: 4 for NVLink 4 and for PCIe 4.0.
     pub generation: Option<u8>,
-    /// Lanes, of PCIe and InfiniBand.
+    /// Lanes of PCIe, InfiniBand and Xe Link; the number of xGMI links to the same peer.
     pub width: Option<u8>,
     /// The generation that both ends support.
     pub generation_max: Option<u8>,
@@ -215,7 +215,7 @@ pub struct GpuFields {
     pub gpu: String,
     /// Its PCI address.
     pub bus: Option<String>,
-    /// Name and value of each field, in the order of `nvidia-smi -q`. Units are in the names: `power_draw_w`.
+    /// Name and value of each field. Units are in the names: `power_draw_mw`.
     pub fields: Vec<(String, String)>,
 }
 
@@ -235,6 +235,24 @@ impl Links {
     /// The link with an id.
     pub fn link(&self, id: &LinkId) -> Option<&Link> {
         self.links.iter().find(|link| link.id == *id)
+    }
+
+    /// The fields of the GPUs as the files below `nvml/` that a driver would give, so that what reads those can read them.
+    pub fn files(&self) -> Files {
+        let mut files = Files::default();
+        for (number, gpu) in self.gpus.iter().enumerate() {
+            if let Some(bus) = &gpu.bus {
+                files.add(format!("nvml/{number}/bus"), bus);
+            }
+            for (name, value) in &gpu.fields {
+                match name.as_str() {
+                    "driver_version" | "cuda_version" => files.add(format!("nvml/{name}"), value),
+                    "product_name" => files.add(format!("nvml/{number}/name"), value),
+                    _ => files.add(format!("nvml/{number}/{name}"), value),
+                }
+            }
+        }
+        files
     }
 
     /// The link with an id, which is added if it is not there yet.
@@ -271,6 +289,7 @@ fn natural(name: &str) -> (String, u64) {
 pub fn of_tree(tree: &dyn Tree) -> Result<Links, ProbeError> {
     let names = driver::Devices::read(tree)?;
     let mut links = Links::default();
+    driver::add_fields(tree, &names, &mut links);
     nvlink::add(tree, &names, &mut links);
     xgmi::add(tree, &names, &mut links)?;
     pcie::add(tree, &names, &mut links);

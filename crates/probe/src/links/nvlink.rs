@@ -26,6 +26,7 @@ pub(super) fn add(tree: &dyn Tree, devices: &Devices, links: &mut Links) {
             });
             link.nominal = spec.and_then(nominal);
             link.remote = nvlink.up.and_then(|up| remote(up, devices));
+            inspected(tree, *number, &mut link);
             values(tree, &format!("nvml/{number}/links/{}", nvlink.index), &mut link);
             links.links.push(link);
         }
@@ -50,6 +51,24 @@ fn remote(up: NvLinkUp, devices: &Devices) -> Option<Remote> {
             Some(Remote { device, bus: Some(bus.to_string()), link: None, kind: Some(kind.to_owned()) })
         }
     }
+}
+
+/// What an inspection for the doctor has of the same link: `nvlink_errors/L` is `replay=0 recovery=0 crc_flit=0 crc_data=0`, and
+/// `nvlink_speed/L` the line rate in MB/s.
+fn inspected(tree: &dyn Tree, gpu: u32, link: &mut Link) {
+    let Some(index) = link.id.number else { return };
+    let read = |name: &str| tree.read(&format!("nvml/{gpu}/{name}/{index}"));
+    for (name, count) in read("nvlink_errors")
+        .iter()
+        .flat_map(|text| text.split_whitespace())
+        .filter_map(|word| word.split_once('='))
+    {
+        if let Ok(count) = count.parse() {
+            link.set_error(&format!("{name}_errors"), count);
+        }
+    }
+    let speed = read("nvlink_speed").and_then(|text| text.parse::<u64>().ok());
+    link.trained = speed.filter(|speed| *speed > 0).map(|speed| speed.saturating_mul(1_000_000));
 }
 
 /// The counters and capabilities of one link: see [`super::source`].

@@ -96,6 +96,12 @@ fn driver(tree: &dyn Tree, number: u32, link: &mut Link) {
 fn unlisted(tree: &dyn Tree, number: u32, report: &GpuReport, devices: &Devices) -> Link {
     let mut link = Link::new(Kind::Pcie, devices.name(report.bus), None);
     link.bus = Some(report.bus.to_string());
+    let read = |name: &str| tree.read(&format!("nvml/{number}/{name}"))?.parse::<u8>().ok();
+    (link.generation, link.width) = (read("pcie_generation"), read("pcie_width"));
+    (link.generation_max, link.width_max) = (read("pcie_generation_max"), read("pcie_width_max"));
+    link.trained = rate(link.generation, link.width);
+    link.nominal = rate(link.generation_max, link.width_max);
+    link.state = if link.width.is_some() { State::Up } else { State::Unknown };
     driver(tree, number, &mut link);
     link
 }

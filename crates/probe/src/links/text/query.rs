@@ -8,31 +8,41 @@ use super::lines::{Line, Lines, bus, check_size, snake};
 use crate::links::pcie::rate;
 use crate::links::{GpuFields, Kind, Links, State};
 
-/// How a value is written.
+/// How a value is written there, and how it becomes the value of the same name that NVML's values have below `nvml/`.
 #[derive(Clone, Copy)]
 enum Value {
+    /// As it is.
     Text,
+    /// In lower case: `completed`.
+    Lower,
+    /// `Enabled` becomes `on`, `Disabled` becomes `off`.
+    Switch,
+    /// `Yes` becomes 1, `No` becomes 0.
+    Truth,
     /// A number with this unit behind it, which is removed.
     Number(&'static str),
+    /// A number with this unit behind it, in units so many times smaller.
+    Scaled(&'static str, f64),
 }
 
-use Value::{Number, Text};
+use Value::{Lower, Number, Scaled, Switch, Text, Truth};
+
+const MIB: f64 = 1_048_576.0;
 
 /// A name here, the sections and the name there, and the value. Where drivers changed a name, each has a row.
 const FIELDS: &[(&str, &str, Value)] = &[
     ("product_name", "Product Name", Text),
     ("architecture", "Product Architecture", Text),
-    ("uuid", "GPU UUID", Text),
-    ("vbios_version", "VBIOS Version", Text),
-    ("persistence_mode", "Persistence Mode", Text),
+    ("vbios", "VBIOS Version", Text),
+    ("persistence_mode", "Persistence Mode", Switch),
     ("addressing_mode", "Addressing Mode", Text),
-    ("mig_mode", "MIG Mode/Current", Text),
-    ("mig_mode_pending", "MIG Mode/Pending", Text),
-    ("compute_mode", "Compute Mode", Text),
-    ("c2c_mode", "GPU C2C Mode", Text),
-    ("virtualization_mode", "GPU Virtualization Mode/Virtualization Mode", Text),
-    ("reset_required", "GPU Reset Status/Reset Required", Text),
-    ("recovery_action", "GPU Recovery Action", Text),
+    ("mig_mode", "MIG Mode/Current", Switch),
+    ("mig_mode_pending", "MIG Mode/Pending", Switch),
+    ("compute_mode", "Compute Mode", Lower),
+    ("c2c_mode", "GPU C2C Mode", Switch),
+    ("virtualization_mode", "GPU Virtualization Mode/Virtualization Mode", Lower),
+    ("reset_required", "GPU Reset Status/Reset Required", Truth),
+    ("recovery_action", "GPU Recovery Action", Lower),
     ("pcie_generation_max", "PCI/GPU Link Info/PCIe Generation/Max", Number("")),
     ("pcie_generation", "PCI/GPU Link Info/PCIe Generation/Current", Number("")),
     ("pcie_generation_device_max", "PCI/GPU Link Info/PCIe Generation/Device Max", Number("")),
@@ -46,51 +56,80 @@ const FIELDS: &[(&str, &str, Value)] = &[
     ("pcie_atomics_outbound", "PCI/Atomic Caps Outbound", Text),
     ("pcie_atomics_inbound", "PCI/Atomic Caps Inbound", Text),
     ("performance_state", "Performance State", Text),
-    ("bar1_total_mib", "BAR1 Memory Usage/Total", Number("MiB")),
-    ("bar1_used_mib", "BAR1 Memory Usage/Used", Number("MiB")),
-    ("memory_total_mib", "FB Memory Usage/Total", Number("MiB")),
-    ("ecc_mode", "ECC Mode/Current", Text),
-    ("ecc_mode", "Ecc Mode/Current", Text),
+    ("bar1_bytes", "BAR1 Memory Usage/Total", Scaled("MiB", MIB)),
+    ("memory_bytes", "FB Memory Usage/Total", Scaled("MiB", MIB)),
+    ("ecc_mode", "ECC Mode/Current", Switch),
+    ("ecc_mode", "Ecc Mode/Current", Switch),
+    ("ecc_volatile_sram_corrected", "ECC Errors/Volatile/SRAM Correctable", Number("")),
     ("ecc_volatile_sram_uncorrected", "ECC Errors/Volatile/SRAM Uncorrectable", Number("")),
-    ("ecc_volatile_sram_parity", "ECC Errors/Volatile/SRAM Uncorrectable Parity", Number("")),
-    ("ecc_volatile_sram_sec_ded", "ECC Errors/Volatile/SRAM Uncorrectable SEC-DED", Number("")),
+    ("ecc_volatile_sram_uncorrected_parity", "ECC Errors/Volatile/SRAM Uncorrectable Parity", Number("")),
+    ("ecc_volatile_sram_uncorrected_sec_ded", "ECC Errors/Volatile/SRAM Uncorrectable SEC-DED", Number("")),
     ("ecc_volatile_dram_corrected", "ECC Errors/Volatile/DRAM Correctable", Number("")),
     ("ecc_volatile_dram_uncorrected", "ECC Errors/Volatile/DRAM Uncorrectable", Number("")),
+    ("ecc_aggregate_sram_corrected", "ECC Errors/Aggregate/SRAM Correctable", Number("")),
     ("ecc_aggregate_sram_uncorrected", "ECC Errors/Aggregate/SRAM Uncorrectable", Number("")),
+    ("ecc_aggregate_sram_uncorrected_parity", "ECC Errors/Aggregate/SRAM Uncorrectable Parity", Number("")),
+    ("ecc_aggregate_sram_uncorrected_sec_ded", "ECC Errors/Aggregate/SRAM Uncorrectable SEC-DED", Number("")),
     ("ecc_aggregate_dram_corrected", "ECC Errors/Aggregate/DRAM Correctable", Number("")),
     ("ecc_aggregate_dram_uncorrected", "ECC Errors/Aggregate/DRAM Uncorrectable", Number("")),
     ("retired_pages_double_bit", "Retired Pages/Double Bit ECC", Number("")),
-    ("retired_pages_pending", "Retired Pages/Pending Page Blacklist", Text),
-    ("remapped_rows_correctable", "Remapped Rows/Correctable Error", Number("")),
-    ("remapped_rows_uncorrectable", "Remapped Rows/Uncorrectable Error", Number("")),
-    ("remapped_rows_pending", "Remapped Rows/Pending", Text),
-    ("remapped_rows_failed", "Remapped Rows/Remapping Failure Occurred", Text),
+    ("retired_pages_pending", "Retired Pages/Pending Page Blacklist", Truth),
+    ("remapped_rows_corrected", "Remapped Rows/Correctable Error", Number("")),
+    ("remapped_rows_uncorrected", "Remapped Rows/Uncorrectable Error", Number("")),
+    ("remapped_rows_pending", "Remapped Rows/Pending", Truth),
+    ("remapped_rows_failed", "Remapped Rows/Remapping Failure Occurred", Truth),
     ("temperature_c", "Temperature/GPU Current Temp", Number("C")),
     ("temperature_margin_c", "Temperature/GPU T.Limit Temp", Number("C")),
     ("temperature_slowdown_c", "Temperature/GPU Slowdown Temp", Number("C")),
     ("temperature_shutdown_c", "Temperature/GPU Shutdown Temp", Number("C")),
-    ("memory_temperature_c", "Temperature/Memory Current Temp", Number("C")),
-    ("power_draw_w", "GPU Power Readings/Power Draw", Number("W")),
-    ("power_draw_w", "GPU Power Readings/Average Power Draw", Number("W")),
-    ("power_draw_w", "Power Readings/Power Draw", Number("W")),
-    ("power_limit_w", "GPU Power Readings/Current Power Limit", Number("W")),
-    ("power_limit_w", "Power Readings/Power Limit", Number("W")),
-    ("power_limit_default_w", "GPU Power Readings/Default Power Limit", Number("W")),
-    ("power_limit_default_w", "Power Readings/Default Power Limit", Number("W")),
+    ("temperature_memory_c", "Temperature/Memory Current Temp", Number("C")),
+    ("power_draw_mw", "GPU Power Readings/Power Draw", Scaled("W", 1e3)),
+    ("power_draw_mw", "GPU Power Readings/Average Power Draw", Scaled("W", 1e3)),
+    ("power_draw_mw", "Power Readings/Power Draw", Scaled("W", 1e3)),
+    ("power_limit_mw", "GPU Power Readings/Current Power Limit", Scaled("W", 1e3)),
+    ("power_limit_mw", "Power Readings/Power Limit", Scaled("W", 1e3)),
+    ("power_limit_default_mw", "GPU Power Readings/Default Power Limit", Scaled("W", 1e3)),
+    ("power_limit_default_mw", "Power Readings/Default Power Limit", Scaled("W", 1e3)),
     ("clock_sm_mhz", "Clocks/SM", Number("MHz")),
     ("clock_memory_mhz", "Clocks/Memory", Number("MHz")),
     ("clock_sm_max_mhz", "Max Clocks/SM", Number("MHz")),
-    ("application_clock_mhz", "Applications Clocks/Graphics", Number("MHz")),
-    ("fabric_state", "Fabric/State", Text),
-    ("fabric_status", "Fabric/Status", Text),
+    ("clock_memory_max_mhz", "Max Clocks/Memory", Number("MHz")),
+    ("clock_graphics_max_mhz", "Max Clocks/Graphics", Number("MHz")),
+    ("clock_graphics_application_mhz", "Applications Clocks/Graphics", Number("MHz")),
+    ("clock_memory_application_mhz", "Applications Clocks/Memory", Number("MHz")),
+    ("clock_graphics_default_mhz", "Default Applications Clocks/Graphics", Number("MHz")),
+    ("utilization_percent", "Utilization/Gpu", Number("%")),
+    ("utilization_percent", "Utilization/GPU", Number("%")),
+    ("fabric_state", "Fabric/State", Lower),
+    ("fabric_status", "Fabric/Status", Lower),
     ("fabric_clique", "Fabric/CliqueId", Text),
-    ("fabric_cluster_uuid", "Fabric/ClusterUUID", Text),
-    ("fabric_health", "Fabric/Health/Summary", Text),
-    ("fabric_bandwidth", "Fabric/Health/Bandwidth", Text),
+    ("fabric_health", "Fabric/Health/Summary", Lower),
+    ("fabric_bandwidth", "Fabric/Health/Bandwidth", Lower),
+];
+
+/// Sums of the fields whose names start alike.
+const SUMS: [&str; 4] = [
+    "ecc_volatile_corrected",
+    "ecc_volatile_uncorrected",
+    "ecc_aggregate_corrected",
+    "ecc_aggregate_uncorrected",
 ];
 
 /// Sections whose lines are `Active` or `Not Active`: the second name is that of drivers before 535.
 const EVENTS: [&str; 2] = ["Clocks Event Reasons/", "Clocks Throttle Reasons/"];
+
+/// The bits of NVML's `nvmlClocksEventReasons`.
+const EVENT_BITS: [(&str, u64); 9] = [
+    ("Idle", 0x1),
+    ("Applications Clocks Setting", 0x2),
+    ("SW Power Cap", 0x4),
+    ("HW Slowdown", 0x8),
+    ("Sync Boost", 0x10),
+    ("SW Thermal Slowdown", 0x20),
+    ("HW Thermal Slowdown", 0x40),
+    ("HW Power Brake Slowdown", 0x80),
+    ("Display Clock Setting", 0x100),
+];
 
 /// Nested sections.
 const DEPTH_MAX: usize = 16;
@@ -135,7 +174,8 @@ pub fn read(text: &str) -> Result<Links, LinesError> {
     if links.gpus.is_empty() {
         return Err(LinesError::Empty { tool: "nvidia-smi -q", what: "GPUs" });
     }
-    for gpu in std::mem::take(&mut links.gpus) {
+    for mut gpu in std::mem::take(&mut links.gpus) {
+        add_sums(&mut gpu);
         slot(&gpu, &mut links);
         links.gpus.push(gpu);
     }
@@ -158,10 +198,12 @@ fn field(line: &Line, path: &str, value: &str, gpu: &mut GpuFields) -> Result<()
     if let Some(event) = EVENTS.iter().find_map(|section| path.strip_prefix(section)) {
         // Reasons of which others are parts are sections and fields at once.
         let event = event.rsplit('/').next().unwrap_or(event);
-        match value {
-            "Active" => add_event(event, gpu),
-            "Not Active" => known_events(gpu),
-            _ => {}
+        if let Some((_, bit)) = EVENT_BITS.iter().find(|(name, _)| *name == event) {
+            match value {
+                "Active" => add_event(*bit, gpu),
+                "Not Active" => add_event(0, gpu),
+                _ => {}
+            }
         }
         return Ok(());
     }
@@ -173,17 +215,23 @@ fn field(line: &Line, path: &str, value: &str, gpu: &mut GpuFields) -> Result<()
     if value.is_empty() || unknown.iter().any(|text| value.starts_with(text)) {
         return Ok(());
     }
-    let value = match kind {
-        Text => value.to_owned(),
-        Number(unit) => {
-            let number = value.strip_suffix(unit).unwrap_or(value).trim();
-            let is_number = number.parse::<f64>().is_ok_and(f64::is_finite);
-            match is_number {
-                true => number.to_owned(),
-                false if unit.is_empty() => return Err(line.expected(format!("a number for `{path}`"))),
-                false => return Err(line.expected(format!("a number in {unit} for `{path}`"))),
-            }
-        }
+    let number = |unit: &str| {
+        let number = value.strip_suffix(unit).unwrap_or(value).trim();
+        let parsed = number.parse::<f64>().ok().filter(|number| number.is_finite());
+        parsed.map(|parsed| (number.to_owned(), parsed)).ok_or_else(|| match unit {
+            "" => line.expected(format!("a number for `{path}`")),
+            _ => line.expected(format!("a number in {unit} for `{path}`")),
+        })
+    };
+    let value = match (kind, value) {
+        (Switch, "Enabled") => "on".to_owned(),
+        (Switch, "Disabled") => "off".to_owned(),
+        (Truth, "Yes") => "1".to_owned(),
+        (Truth, "No") => "0".to_owned(),
+        (Lower, _) => value.to_ascii_lowercase(),
+        (Text | Switch | Truth, _) => value.to_owned(),
+        (Number(unit), _) => number(unit)?.0,
+        (Scaled(unit, factor), _) => format!("{:.0}", number(unit)?.1 * factor),
     };
     if gpu.field(name).is_none() {
         gpu.fields.push(((*name).to_owned(), value));
@@ -191,22 +239,40 @@ fn field(line: &Line, path: &str, value: &str, gpu: &mut GpuFields) -> Result<()
     Ok(())
 }
 
-const EVENT_FIELD: &str = "clocks_event_reasons";
-
-/// Reasons were listed, and perhaps none is active.
-fn known_events(gpu: &mut GpuFields) {
-    if gpu.field(EVENT_FIELD).is_none() {
-        gpu.fields.push((EVENT_FIELD.to_owned(), String::new()));
+/// Adds a reason to the mask, as NVML writes it: `0x4c`.
+fn add_event(bit: u64, gpu: &mut GpuFields) {
+    const MASK: &str = "clocks_event_reasons";
+    let old = gpu.field(MASK).and_then(|mask| u64::from_str_radix(mask.trim_start_matches("0x"), 16).ok());
+    let mask = format!("{:#x}", old.unwrap_or(0) | bit);
+    match gpu.fields.iter_mut().find(|(name, _)| name == MASK) {
+        Some((_, value)) => *value = mask,
+        None => gpu.fields.push((MASK.to_owned(), mask)),
     }
 }
 
-fn add_event(event: &str, gpu: &mut GpuFields) {
-    known_events(gpu);
-    if let Some((_, events)) = gpu.fields.iter_mut().find(|(name, _)| name == EVENT_FIELD) {
-        if !events.is_empty() {
-            events.push_str(", ");
+/// The names of the reasons in a mask of `clocks_event_reasons`: `SW Power Cap`.
+pub fn event_names(mask: u64) -> Vec<&'static str> {
+    EVENT_BITS.iter().filter(|(_, bit)| mask & bit != 0).map(|(name, _)| *name).collect()
+}
+
+/// Adds `ecc_volatile_uncorrected`, the sum of `ecc_volatile_sram_uncorrected` and so on.
+fn add_sums(gpu: &mut GpuFields) {
+    for sum in SUMS {
+        let (prefix, kind) = sum.rsplit_once('_').unwrap_or((sum, ""));
+        let is_part = |name: &str| {
+            let part = name
+                .strip_prefix(prefix)
+                .and_then(|rest| rest.strip_prefix("_sram_").or(rest.strip_prefix("_dram_")));
+            part.is_some_and(|part| {
+                part == kind || part.strip_prefix(kind).is_some_and(|rest| rest.starts_with('_'))
+            })
+        };
+        let parts = gpu.fields.iter().filter(|(name, _)| is_part(name));
+        let counts: Vec<u64> = parts.filter_map(|(_, value)| value.parse().ok()).collect();
+        if !counts.is_empty() {
+            let total = counts.iter().fold(0_u64, |total, count| total.saturating_add(*count));
+            gpu.fields.push((sum.to_owned(), total.to_string()));
         }
-        events.push_str(&snake(event));
     }
 }
 
@@ -250,19 +316,20 @@ mod tests {
         for (name, value) in [
             ("driver_version", "565.57.01"),
             ("product_name", "NVIDIA H100 80GB HBM3"),
-            ("persistence_mode", "Enabled"),
-            ("mig_mode", "Disabled"),
+            ("persistence_mode", "on"),
+            ("mig_mode", "off"),
             ("pcie_replays", "7"),
-            ("bar1_total_mib", "131072"),
-            ("ecc_mode", "Enabled"),
-            ("remapped_rows_pending", "No"),
-            ("clocks_event_reasons", "sw_power_cap, hw_slowdown, hw_thermal_slowdown"),
+            ("bar1_bytes", "137438953472"),
+            ("ecc_mode", "on"),
+            ("ecc_volatile_uncorrected", "3"),
+            ("remapped_rows_pending", "0"),
+            ("clocks_event_reasons", "0x4c"),
             ("temperature_c", "78"),
-            ("power_draw_w", "698.10"),
-            ("power_limit_w", "700.00"),
-            ("fabric_state", "Completed"),
-            ("fabric_status", "Success"),
-            ("fabric_bandwidth", "Full"),
+            ("power_draw_mw", "698100"),
+            ("power_limit_mw", "700000"),
+            ("fabric_state", "completed"),
+            ("fabric_status", "success"),
+            ("fabric_bandwidth", "full"),
         ] {
             assert_eq!(gpu.field(name), Some(value), "{name}");
         }
@@ -270,6 +337,12 @@ mod tests {
         assert_eq!((link.generation, link.width, link.generation_max), (Some(5), Some(16), Some(5)));
         assert_eq!(link.measured, Some((1_200_000, 800_000)));
         assert_eq!((link.bus.as_deref(), link.error("pcie_replays")), (Some("0000:18:00.0"), Some(7)));
+        assert_eq!(event_names(0x4c), ["SW Power Cap", "HW Slowdown", "HW Thermal Slowdown"]);
+        // A checker of values below nvml/ can read them.
+        let files = links.files();
+        assert_eq!(files.read("nvml/1/bus").as_deref(), Some("0000:2a:00.0"));
+        assert_eq!(files.read("nvml/0/name").as_deref(), Some("NVIDIA H100 80GB HBM3"));
+        assert_eq!(files.read("nvml/driver_version").as_deref(), Some("565.57.01"));
         // N/A is no value.
         assert_eq!(links.gpus[1].field("fabric_bandwidth"), None);
         assert_eq!((links.links[1].width, links.links[1].width_max), (Some(8), Some(16)));
@@ -281,10 +354,10 @@ mod tests {
         let gpu = &links.gpus[0];
         for (name, value) in [
             ("driver_version", "470.57.02"),
-            ("clocks_event_reasons", "idle"),
-            ("power_draw_w", "43.21"),
-            ("power_limit_default_w", "300.00"),
-            ("ecc_mode", "Enabled"),
+            ("clocks_event_reasons", "0x1"),
+            ("power_draw_mw", "43210"),
+            ("power_limit_default_mw", "300000"),
+            ("ecc_mode", "on"),
         ] {
             assert_eq!(gpu.field(name), Some(value), "{name}");
         }

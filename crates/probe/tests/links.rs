@@ -195,6 +195,39 @@ fn rates_follow_from_two_trees() {
     assert!((port.sent.unwrap().share.unwrap() - 0.5).abs() < 1e-6, "{port:?}");
 }
 
+/// Lines that are removed, doubled or have other values: links or an error, and rates that are not negative.
+#[test]
+fn broken_machines_never_panic() {
+    let junk = ["-1", "", "garbage", "99999999999999999999", "4294967295", "up nvlink9 0000:2a:00.0 10de:2330", "1 2 3"];
+    let mut state = 1_u64;
+    let mut next = |bound: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % bound
+    };
+    let whole = read(SERVER);
+    let mut compared = 0;
+    for _ in 0..300 {
+        let mut lines: Vec<String> = SERVER.lines().map(str::to_owned).collect();
+        for _ in 0..=next(12) {
+            let at = 2 + next(lines.len() - 2);
+            match (next(3), lines[at].split_once(" = ")) {
+                (0, _) => drop(lines.remove(at)),
+                (1, Some((path, _))) => lines[at] = format!("{path} = {}", junk[next(junk.len())]),
+                _ => lines[at] = lines[at].replace("0000:1", "0000:3"),
+            }
+        }
+        let Ok(recording) = lines.join("\n").parse::<Recording>() else { continue };
+        let Ok(links) = links::of_tree(&recording) else { continue };
+        for rates in links::rates(&whole, &links, 1.0) {
+            for flow in [rates.sent, rates.received].into_iter().flatten() {
+                assert!(flow.bytes_per_second >= 0.0, "{rates:?}");
+            }
+        }
+        compared += 1;
+    }
+    assert!(compared > 200, "only {compared} variants were readable");
+}
+
 #[test]
 fn this_machine_has_links_or_notes_without_failing() {
     let links = links::this_machine().unwrap();

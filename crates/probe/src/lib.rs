@@ -5,7 +5,9 @@
 //! a machine without GPUs or driver, the fabric contains what is visible, and notes say what is missing. [`inspect`] reads more than the
 //! wiring: errors, clocks, logs, outputs of commands.
 //!
-//! Deliberately absent: GPU links of AMD's and Intel's drivers, and the network past the NICs.
+//! [`links`] reads state, traffic and errors of the links, live and from the output of other tools.
+//!
+//! Deliberately absent: GPU links of Intel's driver, and the network past the NICs.
 
 mod cores;
 mod cpu;
@@ -13,6 +15,8 @@ mod gpu_source;
 mod gpus;
 mod inspect;
 mod interfaces;
+mod kfd;
+pub mod links;
 mod models;
 mod nvlinks;
 mod nvml;
@@ -24,6 +28,7 @@ mod software;
 mod target;
 mod tree;
 mod wiring;
+mod xgmi;
 
 pub use cores::{BindTo, Core, CoreSet, cores, cpu_list, cpu_ranges, divide};
 pub use gpu_source::{GpuReport, GpuReports, GpuSource, NvLinkReport, NvLinkUp, Remote};
@@ -39,6 +44,7 @@ use weftlink_fabric::{Fabric, FabricError};
 
 use cpu::Sockets;
 use interfaces::Interfaces;
+use kfd::Kfd;
 use models::model_of;
 use pci::Functions;
 use wiring::Machine;
@@ -59,10 +65,12 @@ pub fn probe(tree: &dyn Tree, gpus: &dyn GpuSource) -> Result<Fabric, ProbeError
     let mut machine = Machine {
         name: host_name(tree),
         sockets: Sockets::read(tree)?,
+        kfd: Kfd::default(),
         functions: Functions::read(tree)?,
         interfaces: Interfaces::read(tree)?,
         reports: gpus.gpus(),
     };
+    machine.kfd = Kfd::read(tree, &machine.functions)?;
     if has_c2c(&machine) && machine.sockets.cpu.arch.as_deref() == Some("arm64") {
         // Grace reports ARM as its vendor; C2C links identify it.
         machine.sockets.cpu.vendor = Some("NVIDIA".into());

@@ -119,7 +119,7 @@ fn remote_of(info: &PciInfo) -> Remote {
     }
 }
 
-fn bus_of(info: &PciInfo) -> Option<BusId> {
+pub(crate) fn bus_of(info: &PciInfo) -> Option<BusId> {
     let bus = u8::try_from(info.bus).ok()?;
     let device = u8::try_from(info.device).ok().filter(|device| *device < 32)?;
     (info.domain != u32::MAX).then(|| BusId::new(info.domain, bus, device, 0))

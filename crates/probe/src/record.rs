@@ -10,6 +10,7 @@ use weftlink_fabric::device::BusId;
 
 use crate::cpu::{CPUINFO, identifying_lines};
 use crate::interfaces::{NET, NVME, RDMA};
+use crate::kfd;
 use crate::pci::DEVICES;
 use crate::recording::{Entry, Recording};
 use crate::tree::{Tree, pci_address, pci_addresses};
@@ -106,6 +107,7 @@ pub(crate) fn anonymize(entries: BTreeMap<String, Entry>) -> BTreeMap<String, En
     let entry = |path: &str, entry: Entry| match entry {
         Entry::File(_) if path == HOST_NAME => Entry::File("host0".to_owned()),
         Entry::File(text) if path == CPUINFO => Entry::File(identifying_lines(&text)),
+        Entry::File(text) if path.starts_with(kfd::NODES) => Entry::File(kfd::anonymous(&text)),
         Entry::File(text) => Entry::File(text),
         Entry::Link(target) => Entry::Link(plain(&from_host_bridge(&target))),
     };

@@ -17,9 +17,9 @@ use weftlink_doctor::{Report, checks, examine_machine, expect};
 use weftlink_fabric::Fabric;
 use weftlink_probe::{GpuSource, Inspection, Recording, SearchPaths, Tree, inspect, probe, software};
 
+use crate::Failure;
 use crate::screen;
 use crate::table::Table;
-use crate::Failure;
 
 /// Find what is wrong with this machine, a log or a job; say what it costs and how to fix it
 ///
@@ -173,7 +173,8 @@ fn print_with_report(summary: Value, report: &Report) -> io::Result<()> {
 
 fn print_checks(as_json: bool) -> io::Result<()> {
     if as_json {
-        let each = checks::all().map(|check| json!({ "id": check.id, "finds": check.finds, "reads": check.reads }));
+        let each =
+            checks::all().map(|check| json!({ "id": check.id, "finds": check.finds, "reads": check.reads }));
         return crate::print_json(&json!({ "checks": each.collect::<Vec<_>>() }));
     }
     let mut table = Table::new(["check", "finds"]);

@@ -98,8 +98,7 @@ fn of_file(file: &Path) -> Result<Links, Failure> {
     let bytes = bytes.map_err(|error| Failure::misuse(anyhow!("cannot read {name}: {error}")))?;
     let text = String::from_utf8_lossy(&bytes);
     if text.starts_with(Recording::MAGIC) {
-        let machine: Recording =
-            text.parse().map_err(|error| Failure::misuse(anyhow!("{name}: {error}")))?;
+        let machine: Recording = text.parse().map_err(|error| Failure::misuse(anyhow!("{name}: {error}")))?;
         return links::of_tree(&machine).map_err(Failure::finding);
     }
     let read = links::read(&text).map_err(|error| Failure::misuse(anyhow!("{name}: {error}")))?;
@@ -113,7 +112,9 @@ fn print(out: &mut impl Write, found: &Links) -> io::Result<()> {
     let headings = ["link", "kind", "state", "GB/s", "should be", "sent", "received", "errors", "far end"];
     let mut table = Table::new(headings).optional(&["kind", "received", "sent"]);
     for link in &found.links {
-        let bytes = |counter: Option<links::Counter>| counter.map_or("-".to_owned(), |counter| amount(counter.bytes()));
+        let bytes = |counter: Option<links::Counter>| {
+            counter.map_or("-".to_owned(), |counter| amount(counter.bytes()))
+        };
         table.row([
             link.id.to_string(),
             kind(link),
@@ -129,7 +130,11 @@ fn print(out: &mut impl Write, found: &Links) -> io::Result<()> {
     write!(out, "{table}")?;
     let down = found.links.iter().filter(|link| link.state == State::Down).count();
     let faulty = found.links.iter().filter(|link| link.has_errors()).count();
-    say!(out, "{}, {down} down, {faulty} with errors (--errors prints them)", counted(found.links.len(), "link"))
+    say!(
+        out,
+        "{}, {down} down, {faulty} with errors (--errors prints them)",
+        counted(found.links.len(), "link")
+    )
 }
 
 /// `NVLink 4`, `PCIe 5.0 x16`.
@@ -184,7 +189,12 @@ fn print_errors(out: &mut impl Write, found: &Links) -> io::Result<()> {
     for link in &found.links {
         for error in link.errors.iter().filter(|error| error.count > 0) {
             let judgement = if error.is_normal() { "also rises on healthy links" } else { "" };
-            table.row([link.id.to_string(), error.name.clone(), error.count.to_string(), judgement.to_owned()]);
+            table.row([
+                link.id.to_string(),
+                error.name.clone(),
+                error.count.to_string(),
+                judgement.to_owned(),
+            ]);
             rows += 1;
         }
     }
@@ -263,7 +273,8 @@ fn print_reading(found: &Links, rates: &[LinkRates], args: &Args) -> io::Result<
             })
         };
         let share = [link.sent, link.received].into_iter().flatten().filter_map(|flow| flow.share);
-        let errors: Vec<String> = link.new_errors.iter().map(|(name, count)| format!("{name} +{count}")).collect();
+        let errors: Vec<String> =
+            link.new_errors.iter().map(|(name, count)| format!("{name} +{count}")).collect();
         let change = changed(link.change).map(str::to_owned);
         table.row([
             link.id.to_string(),

@@ -14,10 +14,10 @@ pub mod cost;
 pub mod expect;
 mod finding;
 pub mod host_cost;
-mod machine;
-pub mod log;
-mod size;
 pub mod job;
+pub mod log;
+mod machine;
+mod size;
 
 pub use check::{Check, Machine, examine};
 pub use finding::{Cost, Evidence, Finding, Outcome, Report, Severity, Uninspected};

@@ -45,12 +45,16 @@ pub(super) fn run(expected: Option<&Fabric>, args: &Args) -> Result<(), Failure>
     let is_first = hosts.iter().position(|host| *host == hosts[rank]) == Some(rank);
     let told = if is_first { examined(expected, args) } else { Told::default() };
     let said = serde_json::to_vec(&told).map_err(Failure::finding)?;
-    let heard = met.exchange("what is wrong with the hosts", said, knobs.deadline).map_err(Failure::finding)?;
+    let heard =
+        met.exchange("what is wrong with the hosts", said, knobs.deadline).map_err(Failure::finding)?;
     if rank > 0 {
         return Ok(());
     }
-    let all: Vec<Told> =
-        heard.iter().map(|said| serde_json::from_slice(said)).collect::<Result<_, _>>().map_err(Failure::finding)?;
+    let all: Vec<Told> = heard
+        .iter()
+        .map(|said| serde_json::from_slice(said))
+        .collect::<Result<_, _>>()
+        .map_err(Failure::finding)?;
     let inventories: Vec<Inventory> = all.iter().filter_map(|told| told.inventory.clone()).collect();
     let differences = compare(&inventories);
     print(&all, &differences, args)?;
@@ -74,7 +78,9 @@ fn examined(expected: Option<&Fabric>, args: &Args) -> Told {
         Err(Failure::Finding(error) | Failure::Misuse(error)) => {
             return Told { error: Some(format!("{error:#}")), exit_code: 3, ..Told::default() };
         }
-        Err(_) => return Told { error: Some("it cannot be examined".to_owned()), exit_code: 3, ..Told::default() },
+        Err(_) => {
+            return Told { error: Some("it cannot be examined".to_owned()), exit_code: 3, ..Told::default() };
+        }
     };
     let mut words = Vec::new();
     if args.measure {
@@ -94,7 +100,8 @@ fn examined(expected: Option<&Fabric>, args: &Args) -> Told {
 }
 
 fn print(all: &[Told], differences: &Report, args: &Args) -> Result<(), Failure> {
-    let hosts = || all.iter().enumerate().filter(|(_, told)| told.inventory.is_some() || told.error.is_some());
+    let hosts =
+        || all.iter().enumerate().filter(|(_, told)| told.inventory.is_some() || told.error.is_some());
     if args.json {
         let each = hosts().map(|(rank, told)| {
             let host = told.inventory.as_ref().map(|inventory| &inventory.host);

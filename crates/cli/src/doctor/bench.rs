@@ -37,8 +37,8 @@ fn print(out: &mut impl Write, measured: &Measured) -> io::Result<()> {
     let on = measured.fabric.as_ref().map_or_else(String::new, |fabric| format!(", predicted for {fabric}"));
     let by = measured.library.as_ref().map_or_else(String::new, |library| format!(" by {library}"));
     say!(out, "{}: {}{by}{on}", measured.log, measured.collective.replace('_', "-"))?;
-    let mut table =
-        Table::new(["size", "measured us", "GB/s", "predicted us", "GB/s there", "90% us"]).numbers(&["size"]);
+    let mut table = Table::new(["size", "measured us", "GB/s", "predicted us", "GB/s there", "90% us"])
+        .numbers(&["size"]);
     for row in &measured.rows {
         let predicted = row.predicted.as_ref();
         let cell = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));

@@ -38,7 +38,8 @@ fn add(job: &mut Job, source: &Path) -> Result<(), Failure> {
     let name = source.display().to_string();
     let wrong = |error: JobError| Failure::misuse(anyhow!("{name}: {error}"));
     if source.is_dir() {
-        let found = read_folder(source).map_err(|error| Failure::misuse(anyhow!("cannot read {name}: {error}")))?;
+        let found =
+            read_folder(source).map_err(|error| Failure::misuse(anyhow!("cannot read {name}: {error}")))?;
         if found.records.is_empty() {
             return Err(Failure::misuse(anyhow!("there is no record of Weft in {name}")));
         }
@@ -71,7 +72,8 @@ fn print(out: &mut impl Write, summary: &Summary) -> io::Result<()> {
         };
         row(collective.collective, "all".to_owned(), &collective.all);
         for class in &collective.sizes {
-            let below = class.below_bytes.map_or("larger".to_owned(), |bytes| format!("below {}", size(bytes)));
+            let below =
+                class.below_bytes.map_or("larger".to_owned(), |bytes| format!("below {}", size(bytes)));
             row("", below, class);
         }
     }

@@ -31,7 +31,12 @@ pub(super) fn run(files: &[PathBuf], expected: Option<&Fabric>, args: &Args) -> 
 }
 
 fn print(out: &mut impl Write, summary: &Summary) -> io::Result<()> {
-    say!(out, "{} of {}", counted(summary.lines, "line"), counted(summary.processes, "process").replace("processs", "processes"))?;
+    say!(
+        out,
+        "{} of {}",
+        counted(summary.lines, "line"),
+        counted(summary.processes, "process").replace("processs", "processes")
+    )?;
     let list = |names: &[String]| names.join(", ");
     for (what, names) in [
         ("library", &summary.versions),
@@ -48,14 +53,19 @@ fn print(out: &mut impl Write, summary: &Summary) -> io::Result<()> {
     for group in &summary.communicators {
         let ranks = counted(group.size, "rank");
         let (count, complete) = (counted(group.count, "communicator"), group.complete);
-        say!(out, "{count} of {ranks}: {complete} of {} in the log finished their initialisation", group.seen)?;
+        say!(
+            out,
+            "{count} of {ranks}: {complete} of {} in the log finished their initialisation",
+            group.seen
+        )?;
     }
     if let Some((least, most)) = summary.channels {
         let channels = if least == most { least.to_string() } else { format!("{least} to {most}") };
         say!(out, "channels of collectives: {channels}")?;
     }
     if !summary.links.is_empty() {
-        let links: Vec<String> = summary.links.iter().map(|(link, pairs)| format!("{link} {pairs}")).collect();
+        let links: Vec<String> =
+            summary.links.iter().map(|(link, pairs)| format!("{link} {pairs}")).collect();
         say!(out, "pairs of ranks by link: {}", links.join(", "))?;
     }
     for ring in summary.wires.rings.iter().take(WIRES_MAX) {

@@ -91,7 +91,8 @@ fn wrong(path: &Measured) -> Outcome {
 }
 
 pub(super) fn print(out: &mut impl Write, measured: &Measurements) -> io::Result<()> {
-    let mut table = Table::new(["measured", "GB/s", "expected", "data", "expectation"]).optional(&["expectation"]);
+    let mut table =
+        Table::new(["measured", "GB/s", "expected", "data", "expectation"]).optional(&["expectation"]);
     for path in &measured.paths {
         table.row([
             path.path.clone(),

@@ -171,7 +171,9 @@ fn slowest(latencies: &[Latency]) -> Outcome {
         let Some((pair, _, us)) = kind.last() else { continue };
         let median = kind[kind.len() / 2].2;
         if *us > LATENCY_TIMES * median {
-            let what = format!("{pair} exchange 8 bytes in {us:.1} us, where the median of such pairs is {median:.1} us");
+            let what = format!(
+                "{pair} exchange 8 bytes in {us:.1} us, where the median of such pairs is {median:.1} us"
+            );
             let finding = Finding::new("slow-cores", Severity::Warning, what)
                 .shown_by("measured", format!("the best of {TRIES} times {MESSAGES} messages"))
                 .fixed_by("look for other programs on these cores, and measure again: top -1")
@@ -179,7 +181,10 @@ fn slowest(latencies: &[Latency]) -> Outcome {
             return Outcome::Found(finding);
         }
     }
-    Outcome::Fine(format!("{} of cores exchange messages about equally fast", crate::counted(latencies.len(), "pair")))
+    Outcome::Fine(format!(
+        "{} of cores exchange messages about equally fast",
+        crate::counted(latencies.len(), "pair")
+    ))
 }
 
 /// Binds this thread to a core; without permission the kernel places it.
@@ -196,7 +201,8 @@ mod tests {
     #[test]
     fn a_slow_pair_is_a_finding() {
         let pair = |name: &str, near, us| (name.to_owned(), near, us);
-        let usual = vec![pair("a", true, 0.2), pair("b", true, 0.25), pair("c", true, 0.3), pair("d", false, 2.0)];
+        let usual =
+            vec![pair("a", true, 0.2), pair("b", true, 0.25), pair("c", true, 0.3), pair("d", false, 2.0)];
         assert!(matches!(slowest(&usual), Outcome::Fine(_)));
         let mut slow = usual;
         slow.push(pair("e", true, 1.4));

@@ -36,7 +36,8 @@ fn measure_all(fabric: &Fabric, into: &mut Measurements) -> Result<(), Error> {
     let memory = |gpu: Option<DeviceId>| nearest_memory(&paths, gpu?);
     for (number, (context, gpu)) in contexts.iter().zip(&places).enumerate() {
         let numa = memory(*gpu);
-        let mut push = |path: String, copied: Copied, expected| into.paths.push(measured(path, copied, expected));
+        let mut push =
+            |path: String, copied: Copied, expected| into.paths.push(measured(path, copied, expected));
         push(format!("host memory to gpu{number}"), from_host(context, COPY_BYTES)?, usual(numa, *gpu));
         push(format!("gpu{number} to host memory"), to_host(context, COPY_BYTES)?, usual(*gpu, numa));
     }

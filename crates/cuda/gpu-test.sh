@@ -58,7 +58,7 @@ for part in $parts; do
     kernels) chosen=gpu_tests::compiled::kernels_of_all_cases ;;
     cases) chosen=$(grep -E '^gpu_tests::[a-z0-9_]+$' <<< "$all") ;;
     processes) chosen=$(grep '^gpu_tests::processes::' <<< "$all") ;;
-    windows) chosen=$(grep -E '^gpu_tests::(windows|waits|spread|streams)::' <<< "$all") ;;
+    windows) chosen=$(grep -E '^gpu_tests::(windows|waits|spread|streams|copies)::' <<< "$all") ;;
     messages) chosen=$(grep '^gpu_tests::messages::' <<< "$all") ;;
     faults) chosen=$(grep '^gpu_tests::faults::' <<< "$all") ;;
     *) chosen= ;;

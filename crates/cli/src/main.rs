@@ -1,6 +1,6 @@
 //! The command `weft`: parses arguments, calls the libraries, prints results.
 //!
-//! Exit codes: 0 success, 1 a finding or a failed check, 2 misuse, 128 plus the number of the signal that ended it; `weft run`
+//! Exit codes: 0 success, 1 a finding or a failed check, 2 misuse, 3 something could not be inspected (`weft doctor`), 128 plus the number of the signal that ended it; `weft run`
 //! returns the exit code of the rank that failed.
 //!
 //! A write error on standard output is an error, except a broken pipe (`weft ... | head`). Standard output that was closed before
@@ -9,8 +9,10 @@
 mod advice;
 mod bench;
 mod calibration;
+mod doctor;
 mod knobs;
 mod limits;
+mod links;
 mod manual;
 mod names;
 mod plan;
@@ -62,6 +64,7 @@ Examples:
   weft sim all-reduce hgx-h100                 predict the time at many sizes
   weft bench all-reduce                        measure on this host
   weft run -n 4 -- python train.py             start four ranks
+  weft doctor                                  find what is wrong with this machine
 
 `weft help COMMAND` has examples of each. Exit codes: 0 success, 1 a failed check or run, \
 2 wrong arguments."
@@ -82,6 +85,8 @@ enum Command {
     Sim(Box<sim::Args>),
     Knobs(knobs::Args),
     Why(why::Args),
+    Doctor(Box<doctor::Args>),
+    Links(links::Args),
     /// The process that `weft bench` starts for each rank
     #[command(name = bench::RANK_COMMAND, hide = true)]
     BenchRank {
@@ -151,6 +156,8 @@ fn main() -> ExitCode {
         Ok(Command::Sim(args)) => sim::run(&args),
         Ok(Command::Knobs(args)) => knobs::run(&args),
         Ok(Command::Why(args)) => why::run(&args),
+        Ok(Command::Doctor(args)) => doctor::run(&args),
+        Ok(Command::Links(args)) => links::run(&args),
         Ok(Command::Completions(args)) => manual::completions(&args, spellings::with_aliases(Cli::command())),
         Ok(Command::Man(args)) => manual::man(&args, Cli::command()),
         Ok(Command::BenchRank { .. }) => return bench::rank_main(),

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod compiled;
+mod copies;
 mod faults;
 mod messages;
 mod processes;

@@ -13,6 +13,7 @@ mod choose;
 mod collectives;
 mod communicator;
 mod contributions;
+pub mod copies;
 pub mod driver;
 mod error;
 #[cfg(test)]

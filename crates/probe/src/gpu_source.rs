@@ -74,13 +74,18 @@ pub enum Remote {
 /// A recording contains the reports it was made with.
 impl GpuSource for Recording {
     fn gpus(&self) -> GpuReports {
-        let mut numbers: Vec<u32> = self.list("nvml").iter().filter_map(|name| name.parse().ok()).collect();
-        numbers.sort_unstable();
         GpuReports {
-            gpus: numbers.into_iter().filter_map(|number| read_gpu(self, number)).collect(),
+            gpus: gpu_numbers(self).into_iter().filter_map(|number| read_gpu(self, number)).collect(),
             reason: self.read("nvml/reason"),
         }
     }
+}
+
+/// The driver's numbers of the GPUs whose values are in a tree.
+pub(crate) fn gpu_numbers(tree: &dyn Tree) -> Vec<u32> {
+    let mut numbers: Vec<u32> = tree.list("nvml").iter().filter_map(|name| name.parse().ok()).collect();
+    numbers.sort_unstable();
+    numbers
 }
 
 impl Recording {
@@ -108,18 +113,16 @@ impl Recording {
         }
     }
 
-    fn add(&mut self, path: String, value: String) {
+    pub(crate) fn add(&mut self, path: String, value: String) {
         self.entries.insert(path, Entry::File(value));
     }
 }
 
-fn read_gpu(recording: &Recording, number: u32) -> Option<GpuReport> {
-    let read = |file: &str| recording.read(&format!("nvml/{number}/{file}"));
-    let mut indices: Vec<u32> = recording
-        .list(&format!("nvml/{number}/nvlink"))
-        .iter()
-        .filter_map(|name| name.parse().ok())
-        .collect();
+/// The report on one GPU, from the driver's values in a tree.
+pub(crate) fn read_gpu(tree: &dyn Tree, number: u32) -> Option<GpuReport> {
+    let read = |file: &str| tree.read(&format!("nvml/{number}/{file}"));
+    let mut indices: Vec<u32> =
+        tree.list(&format!("nvml/{number}/nvlink")).iter().filter_map(|name| name.parse().ok()).collect();
     indices.sort_unstable();
     Some(GpuReport {
         bus: pci_address(&read("bus")?)?,

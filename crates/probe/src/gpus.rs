@@ -8,7 +8,7 @@ use weftlink_fabric::device::{BusId, Device, DeviceKind, Gpu};
 use crate::gpu_source::GpuReport;
 use crate::models::model_of;
 use crate::nvlinks::{self, WiredGpu};
-use crate::pci::{Lanes, NVIDIA, Role};
+use crate::pci::{AMD_GPUS, Lanes, NVIDIA, Role};
 use crate::pcie;
 use crate::wiring::Wiring;
 
@@ -32,29 +32,38 @@ impl<'a> Wiring<'a> {
         }
         // In a sandbox, GPUs may be visible to the driver only.
         for report in &machine.reports.gpus {
-            if gpus.contains_key(&report.bus) {
-                continue;
-            }
             let model = model_of(None, Some(report));
-            let device = self.builder.add_device(Device {
-                host: Some(self.host),
-                ordinal: 0,
-                kind: DeviceKind::Gpu(gpu_kind(model, Some(report))),
-                bus: Some(report.bus),
-                class: None,
-                label: report.name.as_deref().map(Into::into),
-                extra: Vec::new(),
-            });
-            let numa = self.numa_device(-1);
-            let spec = self.builder.spec(pcie::assumed(Lanes::default(), model));
-            self.builder.connect(numa, device, 1, spec);
-            let name = nvlinks::name(&self.builder, device, report.bus);
-            self.builder.note(format!("{name} is known to the driver but not listed on the PCI bus"));
-            let bus = report.bus;
-            let report = Some(report);
-            gpus.insert(bus, WiredGpu { device, numa, model, report });
+            gpus.entry(report.bus).or_insert_with(|| self.unlisted(report.bus, model, Some(report)));
+        }
+        for (bus, gpu) in &machine.kfd.gpus {
+            let model = model_of(Some(gpu.ids), None);
+            gpus.entry(*bus).or_insert_with(|| self.unlisted(*bus, model, None));
         }
         gpus
+    }
+
+    /// Adds a GPU that is not on the PCI bus.
+    fn unlisted(
+        &mut self,
+        bus: BusId,
+        model: Option<&'static GpuModel>,
+        report: Option<&'a GpuReport>,
+    ) -> WiredGpu<'a> {
+        let device = self.builder.add_device(Device {
+            host: Some(self.host),
+            ordinal: 0,
+            kind: DeviceKind::Gpu(gpu_kind(model, report)),
+            bus: Some(bus),
+            class: None,
+            label: report.and_then(|report| report.name.as_deref()).map(Into::into),
+            extra: Vec::new(),
+        });
+        let numa = self.numa_device(-1);
+        let spec = self.builder.spec(pcie::assumed(Lanes::default(), model));
+        self.builder.connect(numa, device, 1, spec);
+        let name = nvlinks::name(&self.builder, device, bus);
+        self.builder.note(format!("{name} is known to the driver but not listed on the PCI bus"));
+        WiredGpu { device, numa, model, report }
     }
 
     /// Notes which GPU data is missing, and why.
@@ -65,9 +74,15 @@ impl<'a> Wiring<'a> {
                 continue;
             };
             let name = nvlinks::name(&self.builder, gpu.device, function.bus);
-            if function.vendor != NVIDIA {
+            if function.vendor == AMD_GPUS {
+                if !self.machine.kfd.gpus.contains_key(&function.bus) {
+                    self.builder.note(format!(
+                        "{name}: the amdgpu driver does not list it below /sys/class/kfd; only PCIe is included"
+                    ));
+                }
+            } else if function.vendor != NVIDIA {
                 self.builder.note(format!(
-                    "{name}: links between GPUs are read for NVIDIA only; only PCIe is included"
+                    "{name}: links between GPUs are read for NVIDIA and AMD only; only PCIe is included"
                 ));
             } else if gpu.report.is_none() {
                 unreported.push(name);

@@ -158,14 +158,14 @@ impl Adapter {
 
 /// The innermost PCI function on the path of a class entry. None for subfunctions, whose parent function has its own
 /// interface.
-fn owner(tree: &dyn Tree, class: &str, name: &str) -> Option<BusId> {
+pub(crate) fn owner(tree: &dyn Tree, class: &str, name: &str) -> Option<BusId> {
     let path = tree.link(&format!("{class}/{name}"))?;
     let is_subfunction = path.split('/').any(|part| part.contains(".sf."));
     pci_addresses(&path).pop().filter(|_| !is_subfunction)
 }
 
 /// True for `pf0vf3`, `pf0sf88`, or with a controller number `c1pf0`; the card's own port is `p0`.
-fn is_representor(port: &str) -> bool {
+pub(crate) fn is_representor(port: &str) -> bool {
     let own =
         port.strip_prefix('c').map_or(port, |rest| rest.trim_start_matches(|c: char| c.is_ascii_digit()));
     own.strip_prefix("pf").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))

@@ -2,15 +2,21 @@
 //!
 //! [`this_machine`] reads sysfs and NVML, which it loads at run time; [`probe`] does the same with any [`Tree`] and
 //! [`GpuSource`]. [`record`] saves what a probe read as one text file, which probes to the same fabric on any machine. On
-//! a machine without GPUs or driver, the fabric contains what is visible, and notes say what is missing.
+//! a machine without GPUs or driver, the fabric contains what is visible, and notes say what is missing. [`inspect`] reads more than the
+//! wiring: errors, clocks, logs, outputs of commands.
 //!
-//! Deliberately absent: GPU links of AMD's and Intel's drivers, and the network past the NICs.
+//! [`links`] reads state, traffic and errors of the links, live and from the output of other tools.
+//!
+//! Deliberately absent: GPU links of Intel's driver, and the network past the NICs.
 
 mod cores;
 mod cpu;
 mod gpu_source;
 mod gpus;
+mod inspect;
 mod interfaces;
+mod kfd;
+pub mod links;
 mod models;
 mod nvlinks;
 mod nvml;
@@ -18,15 +24,19 @@ mod pci;
 mod pcie;
 mod record;
 mod recording;
+mod software;
 mod target;
 mod tree;
 mod wiring;
+mod xgmi;
 
 pub use cores::{BindTo, Core, CoreSet, cores, cpu_list, cpu_ranges, divide};
 pub use gpu_source::{GpuReport, GpuReports, GpuSource, NvLinkReport, NvLinkUp, Remote};
+pub use inspect::{Inspection, inspect};
 pub use nvml::Nvml;
 pub use record::record;
 pub use recording::{Recording, RecordingError};
+pub use software::{Library, SearchPaths, libraries, software};
 pub use target::{TargetError, open};
 pub use tree::{Folder, Tree};
 
@@ -34,6 +44,7 @@ use weftlink_fabric::{Fabric, FabricError};
 
 use cpu::Sockets;
 use interfaces::Interfaces;
+use kfd::Kfd;
 use models::model_of;
 use pci::Functions;
 use wiring::Machine;
@@ -54,10 +65,12 @@ pub fn probe(tree: &dyn Tree, gpus: &dyn GpuSource) -> Result<Fabric, ProbeError
     let mut machine = Machine {
         name: host_name(tree),
         sockets: Sockets::read(tree)?,
+        kfd: Kfd::default(),
         functions: Functions::read(tree)?,
         interfaces: Interfaces::read(tree)?,
         reports: gpus.gpus(),
     };
+    machine.kfd = Kfd::read(tree, &machine.functions)?;
     if has_c2c(&machine) && machine.sockets.cpu.arch.as_deref() == Some("arm64") {
         // Grace reports ARM as its vendor; C2C links identify it.
         machine.sockets.cpu.vendor = Some("NVIDIA".into());

@@ -15,7 +15,7 @@ use crate::gpu_source::{GpuReport, GpuReports, GpuSource, NvLinkReport, NvLinkUp
 /// The name that drivers install; the name without `.1` is part of the development files.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 /// NVML numbers a GPU's links from 0 and fails at the first missing one. No GPU has this many.
-const NVLINKS_MAX: u32 = 64;
+pub(crate) const NVLINKS_MAX: u32 = 64;
 /// `NVML_FI_DEV_C2C_LINK_COUNT` of nvml.h.
 const FIELD_C2C_LINK_COUNT: FieldId = FieldId(170);
 
@@ -25,29 +25,50 @@ pub struct Nvml;
 
 impl GpuSource for Nvml {
     fn gpus(&self) -> GpuReports {
-        let library = match Library::builder().lib_path(LIBRARY.as_ref()).init() {
-            Ok(library) => library,
-            Err(NvmlError::LibloadingError(_)) => {
-                return without_gpus(format!("cannot load {LIBRARY}: no NVIDIA driver is installed"));
-            }
-            Err(error) => return without_gpus(format!("NVML failed to initialize: {error}")),
-        };
-        let count = match library.device_count() {
-            Ok(count) => count,
-            Err(error) => return without_gpus(format!("NVML failed to count the GPUs: {error}")),
-        };
-        let mut reports = GpuReports::default();
-        for index in 0..count {
-            match library.device_by_index(index).and_then(|device| report(&device)) {
-                Ok(gpu) => reports.gpus.push(gpu),
-                Err(error) => reports.reason = Some(format!("NVML failed to read GPU {index}: {error}")),
-            }
+        match open() {
+            Ok(library) => reports(&library).0,
+            Err(reason) => without_gpus(reason),
         }
-        reports
     }
 }
 
-fn without_gpus(reason: String) -> GpuReports {
+/// Loads and initializes NVML.
+pub(crate) fn library() -> Result<Library, NvmlError> {
+    Library::builder().lib_path(LIBRARY.as_ref()).init()
+}
+
+/// The same; the error is a sentence.
+pub(crate) fn open() -> Result<Library, String> {
+    match library() {
+        Ok(library) => Ok(library),
+        Err(NvmlError::LibloadingError(_)) => {
+            Err(format!("cannot load {LIBRARY}: no NVIDIA driver is installed"))
+        }
+        Err(error) => Err(format!("NVML failed to initialize: {error}")),
+    }
+}
+
+/// Reports all GPUs, with the device of each report.
+pub(crate) fn reports(library: &Library) -> (GpuReports, Vec<Device<'_>>) {
+    let count = match library.device_count() {
+        Ok(count) => count,
+        Err(error) => return (without_gpus(format!("NVML failed to count the GPUs: {error}")), Vec::new()),
+    };
+    let (mut reports, mut devices) = (GpuReports::default(), Vec::new());
+    for index in 0..count {
+        let read = library.device_by_index(index).and_then(|device| Ok((report(&device)?, device)));
+        match read {
+            Ok((gpu, device)) => {
+                reports.gpus.push(gpu);
+                devices.push(device);
+            }
+            Err(error) => reports.reason = Some(format!("NVML failed to read GPU {index}: {error}")),
+        }
+    }
+    (reports, devices)
+}
+
+pub(crate) fn without_gpus(reason: String) -> GpuReports {
     GpuReports { gpus: Vec::new(), reason: Some(reason) }
 }
 
@@ -98,7 +119,7 @@ fn remote_of(info: &PciInfo) -> Remote {
     }
 }
 
-fn bus_of(info: &PciInfo) -> Option<BusId> {
+pub(crate) fn bus_of(info: &PciInfo) -> Option<BusId> {
     let bus = u8::try_from(info.bus).ok()?;
     let device = u8::try_from(info.device).ok().filter(|device| *device < 32)?;
     (info.domain != u32::MAX).then(|| BusId::new(info.domain, bus, device, 0))

@@ -14,7 +14,7 @@ pub(crate) const DEVICES: &str = "sys/bus/pci/devices";
 const DEPTH_MAX: usize = 64;
 
 pub(crate) const NVIDIA: u16 = Vendor::Nvidia.pci_id();
-const AMD_GPUS: u16 = Vendor::Amd.pci_id();
+pub(crate) const AMD_GPUS: u16 = Vendor::Amd.pci_id();
 const AMD: u16 = 0x1022;
 const INTEL: u16 = Vendor::Intel.pci_id();
 const RED_HAT: u16 = 0x1b36;

@@ -10,6 +10,7 @@ use weftlink_fabric::device::BusId;
 
 use crate::cpu::{CPUINFO, identifying_lines};
 use crate::interfaces::{NET, NVME, RDMA};
+use crate::kfd;
 use crate::pci::DEVICES;
 use crate::recording::{Entry, Recording};
 use crate::tree::{Tree, pci_address, pci_addresses};
@@ -66,7 +67,7 @@ impl Tree for RecordingTree<'_> {
 }
 
 /// The PCI function in a path.
-fn function(path: &str) -> Option<BusId> {
+pub(crate) fn function(path: &str) -> Option<BusId> {
     pci_address(path.strip_prefix(DEVICES)?.strip_prefix('/')?.split('/').next()?)
 }
 
@@ -85,13 +86,13 @@ fn remove_unused(entries: &mut BTreeMap<String, Entry>, used: &BTreeSet<BusId>) 
 }
 
 /// The class folder and the name in `sys/class/net/eth0/speed`.
-fn interface(path: &str) -> Option<(&str, &str)> {
+pub(crate) fn interface(path: &str) -> Option<(&str, &str)> {
     let class = [NET, RDMA, NVME].into_iter().find(|class| path.starts_with(*class))?;
     let name = path[class.len()..].strip_prefix('/')?.split('/').next()?;
     Some((class, name))
 }
 
-fn anonymize(entries: BTreeMap<String, Entry>) -> BTreeMap<String, Entry> {
+pub(crate) fn anonymize(entries: BTreeMap<String, Entry>) -> BTreeMap<String, Entry> {
     let mut plain_names: BTreeMap<String, String> = BTreeMap::new();
     for name in entries.keys().filter_map(|path| interface(path)).map(|(_, name)| name) {
         if let Some(stem) = stem_before_address(name) {
@@ -106,6 +107,7 @@ fn anonymize(entries: BTreeMap<String, Entry>) -> BTreeMap<String, Entry> {
     let entry = |path: &str, entry: Entry| match entry {
         Entry::File(_) if path == HOST_NAME => Entry::File("host0".to_owned()),
         Entry::File(text) if path == CPUINFO => Entry::File(identifying_lines(&text)),
+        Entry::File(text) if path.starts_with(kfd::NODES) => Entry::File(kfd::anonymous(&text)),
         Entry::File(text) => Entry::File(text),
         Entry::Link(target) => Entry::Link(plain(&from_host_bridge(&target))),
     };

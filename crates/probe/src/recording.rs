@@ -8,9 +8,9 @@
 //! nvml/0/name = NVIDIA H100 80GB HBM3
 //! ```
 //!
-//! Each line is a file (`path = content`, with `\n` and `\\` for line ends and backslashes) or a symbolic link
-//! (`path -> target`). The driver's reports on GPUs are files below `nvml/`. Lines that start with `#` are comments. Links
-//! are data and are never followed.
+//! Each line is a file (`path = content`, with `\n`, `\0` and `\\` for line ends, zero bytes and backslashes) or a symbolic link
+//! (`path -> target`). The driver's reports on GPUs are files below `nvml/`; `list/PATH` has the names in a folder of which no file is
+//! recorded. Lines that start with `#` are comments. Links are data and are never followed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,6 +20,8 @@ use crate::tree::Tree;
 
 /// The first line of every recording; the version changes when older readers cannot read the format.
 const HEADER: &str = "# weft recording 1";
+/// Below it are the names in folders.
+pub(crate) const LISTS: &str = "list";
 /// Bytes of a recording; that of a large server has a hundred kilobytes.
 const BYTES_MAX: usize = 16 << 20;
 
@@ -74,20 +76,32 @@ impl FromStr for Recording {
                 continue;
             }
             let number = index + 1;
-            let (path, rest) = line.split_once(' ').unwrap_or((line, ""));
-            let well_formed = !path.split('/').any(|part| matches!(part, "" | "." | ".."));
-            let entry = match rest.split_once(' ').unwrap_or((rest, "")) {
-                _ if !well_formed => return Err(bad(number, &format!("`{path}` is not a relative path"))),
-                ("=", value) => Entry::File(unescape(value.trim())),
-                ("->", target) if !target.trim().is_empty() => Entry::Link(target.trim().to_owned()),
-                _ => return Err(bad(number, "expected `path = value` or `path -> target`")),
+            let Some((path, entry)) = split(line) else {
+                return Err(bad(number, "expected `path = value` or `path -> target`"));
             };
+            if path.split('/').any(|part| matches!(part, "" | "." | "..")) {
+                return Err(bad(number, &format!("`{path}` is not a relative path")));
+            }
             if entries.insert(path.to_owned(), entry).is_some() {
                 return Err(bad(number, &format!("duplicate path `{path}`")));
             }
         }
         Ok(Self { entries })
     }
+}
+
+/// The path and the entry of a line. A path may contain spaces: the words of a command.
+fn split(line: &str) -> Option<(&str, Entry)> {
+    line.match_indices(' ').find_map(|(at, _)| {
+        let rest = &line[at + 1..];
+        let (mark, value) = rest.split_once(' ').unwrap_or((rest, ""));
+        let entry = match (mark, value.trim()) {
+            ("=", value) => Entry::File(unescape(value)),
+            ("->", target) if !target.is_empty() => Entry::Link(target.to_owned()),
+            _ => return None,
+        };
+        Some((&line[..at], entry))
+    })
 }
 
 /// The text that reads back as the same recording.
@@ -120,6 +134,9 @@ impl Tree for Recording {
             .map_while(|(path, _)| path.strip_prefix(&prefix))
             .map(|rest| rest.split('/').next().unwrap_or(rest).to_owned())
             .collect();
+        if let Some(listed) = self.read(&format!("{LISTS}/{path}")) {
+            names.extend(listed.lines().map(str::to_owned));
+        }
         // In the map's order, entries of the same folder need not be adjacent.
         names.sort_unstable();
         names.dedup();
@@ -135,7 +152,7 @@ impl Tree for Recording {
 }
 
 fn escape(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('\n', "\\n").replace('\r', "\\r")
+    value.replace('\\', "\\\\").replace('\n', "\\n").replace('\r', "\\r").replace('\0', "\\0")
 }
 
 fn unescape(value: &str) -> String {
@@ -146,6 +163,7 @@ fn unescape(value: &str) -> String {
             '\\' => match chars.next() {
                 Some('n') => '\n',
                 Some('r') => '\r',
+                Some('0') => '\0',
                 other => other.unwrap_or(c),
             },
             _ => c,
@@ -161,13 +179,15 @@ mod tests {
 
     #[test]
     fn recordings_round_trip() {
-        let text = "# weft recording 1\na/b = two\\nlines and a \\\\\na/c =\na/d/e -> ../b\n";
+        let text = "# weft recording 1\na/b = two\\nlines and a \\\\\na/c =\na/d/e -> ../b\nlist/a/f = 0\\n1\nrun/x -y z = p = 1\\0 -> q\n";
         let recording: Recording = text.parse().unwrap();
         assert_eq!(recording.read("a/b").as_deref(), Some("two\nlines and a \\"));
         assert_eq!(recording.read("a/c").as_deref(), Some(""));
         assert_eq!(recording.link("a/d/e").as_deref(), Some("../b"));
         assert_eq!(recording.link("a/b"), None);
         assert_eq!(recording.list("a"), ["b", "c", "d"]);
+        assert_eq!(recording.list("a/f"), ["0", "1"]);
+        assert_eq!(recording.read("run/x -y z").as_deref(), Some("p = 1\0 -> q"));
         assert_eq!(recording.to_string(), text);
     }
 

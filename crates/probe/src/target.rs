@@ -31,7 +31,7 @@ pub enum TargetError {
     },
     /// A GPU model was given for a format that contains it.
     #[error(
-        "a GPU model applies only to the output of `nvidia-smi topo -m`; all other inputs name their GPUs"
+        "a GPU model applies only to the output of `nvidia-smi topo -m` and `rocm-smi --showtopo`; all other inputs name their GPUs"
     )]
     UnexpectedGpu,
     /// The file cannot be opened.
@@ -197,7 +197,8 @@ fn bytes(source: impl Read, name: &str) -> Result<Vec<u8>, TargetError> {
 fn read(source: impl Read, name: &str, gpu: Option<&'static GpuModel>) -> Result<Fabric, TargetError> {
     let name = || name.to_owned();
     let bytes = bytes(source, &name())?;
-    if gpu.is_some() && format::detect(&bytes) != Some(format::Format::Smi) {
+    let has_no_model = matches!(format::detect(&bytes), Some(format::Format::Smi | format::Format::Rocm));
+    if gpu.is_some() && !has_no_model {
         return Err(TargetError::UnexpectedGpu);
     }
     if let Some(recording) = recording(&bytes) {

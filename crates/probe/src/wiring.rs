@@ -14,9 +14,11 @@ use weftlink_fabric::{Fabric, FabricBuilder, FabricError};
 use crate::cpu::Sockets;
 use crate::gpu_source::GpuReports;
 use crate::interfaces::Interfaces;
+use crate::kfd::Kfd;
 use crate::nvlinks::{self, Endpoints};
 use crate::pci::{Function, Functions, Role};
 use crate::pcie::Slot;
+use crate::xgmi;
 
 /// The data of a probe.
 pub(crate) struct Machine {
@@ -25,6 +27,7 @@ pub(crate) struct Machine {
     pub(crate) functions: Functions,
     pub(crate) interfaces: Interfaces,
     pub(crate) reports: GpuReports,
+    pub(crate) kfd: Kfd,
 }
 
 impl Machine {
@@ -54,6 +57,7 @@ impl Machine {
         wiring.note_missing_gpu_data(&gpus);
         let endpoints = Endpoints { host, gpus: &gpus, switches };
         nvlinks::wire(&mut wiring.builder, endpoints);
+        xgmi::wire(&mut wiring.builder, &gpus, &self.kfd);
         wiring.builder.finish()
     }
 

@@ -41,6 +41,7 @@ use weftlink_comm::bootstrap::Environment;
 use weftlink_sim::Constants;
 
 pub(crate) use args::Args;
+pub(crate) use probe::Pair;
 pub(crate) use spawn::{RANK_COMMAND, allowed_cores, rank_main};
 
 use crate::progress::Progress;

@@ -33,7 +33,7 @@ pub(super) fn machine(comm: &mut Communicator) -> Result<Machine, Error> {
 }
 
 /// Two ranks that exchange messages; the other ranks take part in the calls without data.
-pub(super) struct Pair<'c> {
+pub(crate) struct Pair<'c> {
     pub(super) comm: &'c mut Communicator,
     there: Collective,
     back: Collective,
@@ -46,7 +46,7 @@ pub(super) struct Pair<'c> {
 
 impl<'c> Pair<'c> {
     /// Messages of up to `bytes`.
-    pub(super) fn new(comm: &'c mut Communicator, from: usize, to: usize, bytes: usize) -> Self {
+    pub(crate) fn new(comm: &'c mut Communicator, from: usize, to: usize, bytes: usize) -> Self {
         let (a, b) = (from as u32, to as u32);
         let of = |messages: &[(u32, u32)]| Collective::SendReceive { messages: messages.to_vec() };
         let (there, back, both) = (of(&[(a, b)]), of(&[(b, a)]), of(&[(a, b), (b, a)]));
@@ -54,7 +54,7 @@ impl<'c> Pair<'c> {
     }
 
     /// Half the time of a message and its answer.
-    pub(super) fn latency_s(&mut self, bytes: usize, calls: u32) -> Result<f64, Error> {
+    pub(crate) fn latency_s(&mut self, bytes: usize, calls: u32) -> Result<f64, Error> {
         self.there_and_back(bytes)?;
         self.comm.barrier()?;
         let started = Instant::now();

@@ -9,6 +9,7 @@ pub mod hwloc;
 pub mod ibnetdiscover;
 mod lines;
 pub mod network;
+pub mod rocm;
 pub mod slurm;
 pub mod smi;
 pub mod svg;
@@ -42,8 +43,8 @@ pub enum ReadError {
     },
     /// The input is in none of the supported formats.
     #[error(
-        "unknown format: expected topology XML of NCCL or lstopo, the output of `nvidia-smi topo -m` or `ibnetdiscover`, \
-         Slurm's topology.conf, or a TOML or JSON document with a `weft` key"
+        "unknown format: expected topology XML of NCCL or lstopo, the output of `nvidia-smi topo -m`, `rocm-smi --showtopo` or \
+         `ibnetdiscover`, Slurm's topology.conf, or a TOML or JSON document with a `weft` key"
     )]
     UnknownFormat,
     /// The described fabric is invalid.
@@ -65,6 +66,8 @@ pub enum Format {
     Xml,
     /// The text of `nvidia-smi topo -m`.
     Smi,
+    /// The text of `rocm-smi --showtopo`.
+    Rocm,
     /// A document in TOML.
     Toml,
     /// A document in JSON.
@@ -87,6 +90,7 @@ pub fn detect(bytes: &[u8]) -> Option<Format> {
         b'<' if hwloc::looks_like(bytes) => Some(Format::Hwloc),
         b'<' => Some(Format::Xml),
         b'{' => Some(Format::Json),
+        _ if rocm::looks_like(bytes) => Some(Format::Rocm),
         _ if smi::looks_like(bytes) => Some(Format::Smi),
         _ if bytes.split(|b| *b == b'\n').any(has_version) => Some(Format::Toml),
         _ if ibnetdiscover::looks_like(bytes) => Some(Format::IbNetDiscover),
@@ -96,11 +100,12 @@ pub fn detect(bytes: &[u8]) -> Option<Format> {
 }
 
 /// Reads a fabric in any supported format. `name` is used where the input has no name of its own. `gpu` is the model of
-/// the GPUs in an `nvidia-smi` matrix, which does not name them; other formats ignore it.
+/// the GPUs in the tables of `nvidia-smi` and `rocm-smi`, which do not name them; other formats ignore it.
 pub fn read(bytes: &[u8], name: &str, gpu: Option<&'static GpuModel>) -> Result<Fabric, ReadError> {
     match detect(bytes).ok_or(ReadError::UnknownFormat)? {
         Format::Xml => xml::read(bytes, name),
         Format::Smi => smi::read(bytes, name, gpu),
+        Format::Rocm => rocm::read(bytes, name, gpu),
         Format::Toml => document::read_toml(bytes),
         Format::Json => document::read_json(bytes),
         Format::Hwloc => hwloc::read(bytes, name),
@@ -140,6 +145,7 @@ mod tests {
     fn formats_are_detected() {
         assert_eq!(detect(b"\xef\xbb\xbf\n <system/>"), Some(Format::Xml));
         assert_eq!(detect(b"\tGPU0\tGPU1\nGPU0\t X \tNV4\n"), Some(Format::Smi));
+        assert_eq!(detect(b"== Weight between two GPUs ==\n  GPU0 GPU1\n"), Some(Format::Rocm));
         assert_eq!(detect(b"# a rack\nweft = 1\n"), Some(Format::Toml));
         assert_eq!(detect(b" {\"weft\": 1}"), Some(Format::Json));
         assert_eq!(detect(b"<?xml version=\"1.0\"?>\n<!DOCTYPE topology>\n<topology>"), Some(Format::Hwloc));

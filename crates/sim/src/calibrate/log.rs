@@ -21,8 +21,23 @@ pub struct Table {
     pub operation: Operation,
     /// Sizes in bytes, and microseconds: those out of place, where they were measured.
     pub calls: Vec<(u64, f64)>,
+    /// What a row says beside that, of each call.
+    pub details: Vec<Detail>,
     /// The machine and library.
     pub machine: Machine,
+}
+
+/// What a row of a table says beside its size and first time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Detail {
+    /// Its line.
+    pub line: usize,
+    /// Microseconds out of place, if they were measured.
+    pub out_of_place_us: Option<f64>,
+    /// Microseconds in place, if they were measured.
+    pub in_place_us: Option<f64>,
+    /// Wrong elements of both, if the heading names `#wrong` and the data was checked.
+    pub wrong: Option<u64>,
 }
 
 /// What a program says about the machine.
@@ -146,6 +161,9 @@ struct Row {
     busbw: f64,
     has_reduction: Option<bool>,
     has_root: Option<bool>,
+    /// Out of place and in place, in the table's unit.
+    times: [Option<f64>; 2],
+    wrong: Option<u64>,
 }
 
 /// The collective that a program's name means, if it is predicted.
@@ -276,7 +294,14 @@ impl Program {
             return;
         }
         let root = columns.place(&["root"]);
+        let wrong = times.iter().filter_map(|at| {
+            let place = columns.place(&["wrong"])? + at - times[0];
+            cells.get(place)?.parse::<u64>().ok()
+        });
+        let wrong = wrong.fold(None, |sum: Option<u64>, count| Some(sum.unwrap_or(0).saturating_add(count)));
         self.rows.push(Row {
+            times: [0, 1].map(|at| times.get(at).and_then(|at| number(*at))),
+            wrong,
             line,
             bytes: *bytes,
             time,
@@ -333,7 +358,12 @@ impl Program {
             }
         }
         let calls = rows.iter().map(|row| (row.bytes, row.time * unit)).collect();
-        log.tables.push(Table { line, operation, calls, machine: self.machine() });
+        let detail = |row: &Row| {
+            let [out_of_place_us, in_place_us] = row.times.map(|time| time.map(|time| time * unit));
+            Detail { line: row.line, out_of_place_us, in_place_us, wrong: row.wrong }
+        };
+        let details = rows.iter().map(detail).collect();
+        log.tables.push(Table { line, operation, calls, details, machine: self.machine() });
         Ok(())
     }
 
@@ -544,6 +574,12 @@ mod tests {
         let table = &log.tables[0];
         assert_eq!((table.operation, table.line), (Operation::AllGather, 10));
         assert_eq!(table.calls, [(1024, 13.37), (2048, 14.25)]);
+        let detail =
+            Detail { line: 13, out_of_place_us: Some(13.37), in_place_us: Some(13.61), wrong: Some(0) };
+        assert_eq!(table.details[0], detail);
+        let damaged =
+            read(&NEW.replace("0.04       0    13.61", "0.04      96    13.61"), None, None).unwrap();
+        assert_eq!(damaged.tables[0].details[0].wrong, Some(96));
     }
 
     #[test]

@@ -267,7 +267,7 @@ pub static GPUS: &[GpuModel] = &[
     amd("mi300x", "AMD Instinct MI300X", 2023, 942)
         .memory(192, 5_300, "AMD Instinct MI300X data sheet")
         .wired(&XGMI4, 7)
-        .pcie(5, 16, &[0x74a1])
+        .pcie(5, 16, &[0x74a1, 0x74b5])
         .model(),
     amd("mi325x", "AMD Instinct MI325X", 2024, 942)
         .memory(256, 6_000, "AMD Instinct MI325X data sheet")

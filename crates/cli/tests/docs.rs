@@ -3,7 +3,8 @@
 //! A fenced `console` block holds commands after `$ ` and below each what it prints, standard error included. A line of
 //! three dots stands for any number of lines; `[exit code 2]` closes the output of a command that fails. All commands of
 //! a document run in one folder, in order, so that one may read what another wrote. At first the folder holds the
-//! document's files: a fenced block whose info string has a second word, as in `toml slow.toml`, is a file of that name.
+//! document's files: a fenced block whose info string has a second word, as in `toml slow.toml`, is a file of that name. The repository's
+//! `testdata` is there, too.
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
@@ -38,6 +39,8 @@ fn commands_print_what_the_documents_show() {
     for file in documents() {
         let text = fs::read_to_string(root().join(&file)).unwrap();
         let folder = scratch(&file.replace(['/', '.'], "-"));
+        std::os::unix::fs::symlink(root().join("testdata").canonicalize().unwrap(), folder.join("testdata"))
+            .unwrap();
         for (name, content) in files_in(&text) {
             fs::write(folder.join(name), content).unwrap();
         }

@@ -1,4 +1,5 @@
-//! `weft doctor --all-ranks`: as one rank of a job, the hosts of all ranks compared. One rank of each host examines it; rank 0 prints.
+//! `weft doctor --all-ranks`: as one rank of a job, all ranks and their hosts compared. The report of a host is that of its first rank; rank 0
+//! prints.
 
 use std::io::Write;
 
@@ -18,11 +19,9 @@ use crate::{Failure, screen};
 /// What a rank tells the others.
 #[derive(Default, Serialize, Deserialize)]
 struct Told {
-    /// Of the rank that examined its host.
     inventory: Option<Inventory>,
-    /// Its report in words, and as JSON.
-    text: String,
-    report: serde_json::Value,
+    /// The report on its host in words, and as JSON, of the first rank there.
+    report: Option<(String, serde_json::Value)>,
     exit_code: u8,
     /// Why a host could not be examined.
     error: Option<String>,
@@ -43,7 +42,7 @@ pub(super) fn run(expected: Option<&Fabric>, args: &Args) -> Result<(), Failure>
     let mut met = Bootstrap::from_environment(&knobs).map_err(Failure::finding)?;
     let (rank, hosts) = (met.rank(), met.hosts().to_vec());
     let is_first = hosts.iter().position(|host| *host == hosts[rank]) == Some(rank);
-    let told = if is_first { examined(expected, args) } else { Told::default() };
+    let told = examined(expected, args, is_first);
     let said = serde_json::to_vec(&told).map_err(Failure::finding)?;
     let heard =
         met.exchange("what is wrong with the hosts", said, knobs.deadline).map_err(Failure::finding)?;
@@ -66,8 +65,8 @@ pub(super) fn run(expected: Option<&Fabric>, args: &Args) -> Result<(), Failure>
     }
 }
 
-/// The examination of this host.
-fn examined(expected: Option<&Fabric>, args: &Args) -> Told {
+/// The examination of this rank and its host.
+fn examined(expected: Option<&Fabric>, args: &Args, is_first: bool) -> Told {
     let machine = inspection();
     let examine = || -> Result<(Report, Fabric), Failure> {
         let report = examine(&machine, &machine, expected)?;
@@ -83,38 +82,39 @@ fn examined(expected: Option<&Fabric>, args: &Args) -> Told {
         }
     };
     let mut words = Vec::new();
-    if args.measure {
+    if args.measure && is_first {
         let measured = measure::run(&fabric, &mut report);
         // Writing to memory does not fail.
         let _ = measure::print(&mut words, &measured);
     }
     let inventory = Inventory::of(&Machine { tree: &machine, fabric: &fabric }, &report);
     let _ = text::print(&mut words, &report, args.all);
+    let words = String::from_utf8_lossy(&words).into_owned();
     Told {
         inventory: Some(inventory),
-        text: String::from_utf8_lossy(&words).into_owned(),
-        report: json!(report),
+        report: is_first.then(|| (words, json!(report))),
         exit_code: report.exit_code(),
         error: None,
     }
 }
 
 fn print(all: &[Told], differences: &Report, args: &Args) -> Result<(), Failure> {
-    let hosts =
-        || all.iter().enumerate().filter(|(_, told)| told.inventory.is_some() || told.error.is_some());
     if args.json {
-        let each = hosts().map(|(rank, told)| {
+        let each = all.iter().enumerate().map(|(rank, told)| {
             let host = told.inventory.as_ref().map(|inventory| &inventory.host);
-            json!({ "rank": rank, "host": host, "report": told.report, "error": told.error })
+            let report = told.report.as_ref().map(|(_, report)| report);
+            json!({ "rank": rank, "host": host, "report": report, "error": told.error })
         });
-        let value = json!({ "hosts": each.collect::<Vec<_>>(), "differences": differences });
+        let value = json!({ "ranks": each.collect::<Vec<_>>(), "differences": differences });
         return Ok(crate::print_json(&value)?);
     }
     let mut out = screen::stdout();
-    for (rank, told) in hosts() {
-        match &told.error {
-            None => writeln!(out, "{}", told.text)?,
-            Some(error) => writeln!(out, "the host of rank {rank} was not examined: {error}\n")?,
+    for (rank, told) in all.iter().enumerate() {
+        if let Some((words, _)) = &told.report {
+            writeln!(out, "{words}")?;
+        }
+        if let Some(error) = &told.error {
+            writeln!(out, "the host of rank {rank} was not examined: {error}\n")?;
         }
     }
     Ok(text::print(&mut out, differences, args.all)?)

@@ -96,7 +96,11 @@ pub(super) fn print(out: &mut impl Write, measured: &Measurements) -> io::Result
     for path in &measured.paths {
         table.row([
             path.path.clone(),
-            format!("{:.1}", path.gb_per_s),
+            if path.gb_per_s < 1.0 {
+                format!("{:.3}", path.gb_per_s)
+            } else {
+                format!("{:.1}", path.gb_per_s)
+            },
             path.expected_gb_per_s.map_or("-".to_owned(), |rate| format!("{rate:.1}")),
             if path.is_right { "right" } else { "WRONG" }.to_owned(),
             path.basis.to_owned(),

@@ -83,7 +83,7 @@ fn with_fixes(finding: Finding) -> Finding {
     finding
         .fixed_by("run `nvidia-smi nvlink -s` and `nvidia-smi topo -m`, and compare with `weft topo`; an inactive link needs a reset of the GPU or a reseated bridge")
         .fixed_by("run `nvidia-smi --query-gpu=pci.bus_id,pcie.link.width.current,pcie.link.width.max --format=csv` under load")
-        .fixed_by("in a VM, give NCCL the real wiring: NCCL_TOPO_FILE=FILE (`weft topo MACHINE --emit xml` writes one)")
+        .fixed_by("in a VM, give NCCL the real wiring: NCCL_TOPO_FILE=FILE (`weft topo MACHINE --xml FILE` writes one)")
 }
 
 /// GB/s that NCCL counts for one NVLink. Versions differ by a few percent, which the comparison allows for.

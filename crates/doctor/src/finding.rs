@@ -134,7 +134,7 @@ impl Report {
                 Outcome::Unknown { what, needs } => self.uninspected.push(Uninspected { id, what, needs }),
             }
         }
-        self.findings.sort_by(|one, other| other.severity.cmp(&one.severity));
+        self.findings.sort_by_key(|other| std::cmp::Reverse(other.severity));
     }
 
     /// 1 if something is wrong, otherwise 3 if something could not be inspected, otherwise 0.

@@ -7,6 +7,7 @@
 //! Deliberately absent: fitting constants to the machine, which `weft sim calibrate` does.
 
 mod findings;
+mod text;
 
 use serde::Serialize;
 use weftlink_fabric::Fabric;

@@ -140,7 +140,7 @@ impl Report {
     /// Adds what another report on the same subject says.
     pub fn extend(&mut self, other: Report) {
         self.findings.extend(other.findings);
-        self.findings.sort_by(|one, other| other.severity.cmp(&one.severity));
+        self.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
         self.fine.extend(other.fine);
         self.uninspected.extend(other.uninspected);
     }

@@ -1,6 +1,6 @@
 //! Output of nccl-tests against predictions: each finding fires, does not, or is unknown.
 
-use weftlink_doctor::bench::{Explained, Input, explain};
+use weftlink_doctor::bench::{Explained, Input, Row, explain};
 use weftlink_doctor::{Report, Severity};
 use weftlink_fabric::{Fabric, resolve};
 use weftlink_sim::predict::Options;
@@ -8,7 +8,7 @@ use weftlink_sim::predict::Options;
 const A100: &str = include_str!("../../../testdata/logs/all_reduce-a100.log");
 
 fn fabric() -> Fabric {
-    resolve("dgx-a100").unwrap()
+    resolve("dgx-a100").expect("a system of the catalog")
 }
 
 fn of(texts: &[&str], fabric: Option<&Fabric>) -> Explained {
@@ -56,10 +56,8 @@ fn with_rows(rows: &[(u64, f64, f64, u64)]) -> String {
 fn predicted() -> Vec<(u64, f64, f64, u64)> {
     let explained = of(&[A100], Some(&fabric()));
     let rows = explained.tables[0].rows.iter();
-    rows.map(|row| {
-        (row.bytes, row.predicted.as_ref().unwrap().time_us, row.predicted.as_ref().unwrap().time_us, 0)
-    })
-    .collect()
+    let time = |row: &Row| row.predicted.as_ref().map_or(0.0, |predicted| predicted.time_us);
+    rows.map(|row| (row.bytes, time(row), time(row), 0)).collect()
 }
 
 #[test]
@@ -74,6 +72,15 @@ fn a_table_is_compared_with_the_machine() {
     let it = row.predicted.as_ref().unwrap();
     let (half, most) = (it.half_us.unwrap(), it.most_us.unwrap());
     assert!(most.0 <= half.0 && half.0 < it.time_us && it.time_us < half.1 && half.1 <= most.1, "{it:?}");
+    let printed = table.to_string();
+    assert!(
+        printed.starts_with("all_reduce of 0.log (line 16), 8 ranks against dgx-a100 with nccl 2.21\n"),
+        "{printed}"
+    );
+    assert!(
+        printed.contains("  slower\n") && printed.contains("256 MiB     6330.5       74.21"),
+        "{printed}"
+    );
     // The largest calls of the file reach a third of what such a machine reaches.
     let slow = found(&explained.report, "bench-speed");
     assert!(

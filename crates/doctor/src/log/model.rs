@@ -134,12 +134,12 @@ impl Stage {
     /// In words, after `rank 3 `.
     pub fn words(self) -> &'static str {
         match self {
-            Self::Started => "began and did not get past the rendezvous",
-            Self::Topology => "detected its machine, and built no rings",
-            Self::Graphs => "built its rings, and connected to no neighbour",
-            Self::Connecting => "was connecting to its neighbours",
-            Self::Rings => "connected its rings, and not its trees",
-            Self::Trees => "connected its trees, and did not finish",
+            Self::Started => "stopped at the rendezvous",
+            Self::Topology => "stopped between the detection of the machine and the search for rings",
+            Self::Graphs => "stopped before the first connection",
+            Self::Connecting => "stopped while connecting to neighbours",
+            Self::Rings => "stopped between rings and trees",
+            Self::Trees => "stopped after the trees were connected",
             Self::Complete => "finished",
             Self::Destroyed => "was destroyed",
             Self::Aborted => "was aborted",
@@ -152,6 +152,8 @@ impl Stage {
 pub struct Rank {
     /// Its process: an index into `processes`.
     pub process: usize,
+    /// The thread that began it; 0 where the line lacks it.
+    pub thread: u32,
     /// Its communicator: an index into `communicators`; none if its number is unknown.
     pub communicator: Option<usize>,
     /// Its number.

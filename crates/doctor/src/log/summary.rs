@@ -215,7 +215,7 @@ impl fmt::Display for Summary {
         };
         line("library", some(&self.versions))?;
         line("CUDA driver", some(&self.cuda_drivers))?;
-        line("hosts", format!("{} ({} processes)", some(&self.hosts), self.processes))?;
+        line("hosts", some(&self.hosts))?;
         for group in &self.communicators {
             let Group { size, count, seen, complete } = group;
             let of = count * *size as usize;

@@ -51,7 +51,7 @@ fn a_rank_is_described() {
         (Some(1), Some(2), Some(0), Some(3), Some(2))
     );
     assert_eq!((rank.bus.as_deref(), rank.id.as_deref()), (Some("9b000"), Some("0x77aa01bc22d0e9f1")));
-    assert_eq!(rank.stage, Stage::Complete);
+    assert_eq!((rank.stage, rank.thread), (Stage::Complete, 340));
     let process = &log.processes[rank.process];
     assert_eq!((process.host.as_str(), process.pid, process.cuda_driver), ("w1", 300, Some(12_040)));
     let bootstrap = process

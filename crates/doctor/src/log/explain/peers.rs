@@ -52,21 +52,20 @@ fn shared_memory(context: &Context<'_>) -> Vec<Outcome> {
     let has_paths = context.log.topologies.iter().any(|topology| !topology.paths.is_empty());
     if wrong.is_empty() && context.fabric.is_none() && !has_paths {
         let what = format!(
-            "whether NVLink or peer access connects {} that communicate through host memory",
-            counted(pairs, "GPU pair")
+            "whether NVLink or peer access connects GPUs that use host memory ({})",
+            counted(pairs, "pair")
         );
         return unknown(&what, "--expect with the machine, or a log with NCCL_DEBUG_SUBSYS=INIT,GRAPH");
     }
     if wrong.is_empty() {
         let fine = format!(
-            "{} communicate through host memory, and no faster way is known for them",
-            counted(pairs, "GPU pair")
+            "host memory between {} of GPUs, for which no faster way is known",
+            counted(pairs, "pair")
         );
         return vec![Outcome::Fine(fine)];
     }
     let what = format!(
-        "{} communicate through host memory (SHM) although NVLink or PCIe peer access connects them: {}",
-        counted(wrong.len(), "GPU pair"),
+        "GPUs that NVLink or PCIe peer access connects communicate through host memory (SHM): {}",
         listed(wrong)
     );
     let disabling = context.log.settings.iter().filter(|setting| is_disabling(&setting.name, &setting.value));

@@ -125,7 +125,13 @@ impl Reader {
             return None;
         }
         let device = message.device;
-        self.log.ranks.push(Rank { process, device, seen: seen(message), ..Rank::default() });
+        self.log.ranks.push(Rank {
+            process,
+            thread: message.tid,
+            device,
+            seen: seen(message),
+            ..Rank::default()
+        });
         let rank = self.log.ranks.len() - 1;
         self.threads.insert((process, message.tid), rank);
         self.devices.extend(device.map(|device| ((process, device), rank)));
@@ -134,10 +140,9 @@ impl Reader {
 
     /// The rank that a message is about; `starts` if such a message is printed while a communicator is initialised, and never later.
     fn rank(&mut self, process: usize, message: &Message<'_>, starts: bool) -> Option<usize> {
-        if let Some(address) = words::address(message.text) {
-            if let Some(rank) = self.addresses.get(&(process, address.to_owned())) {
-                return Some(*rank);
-            }
+        let address = words::address(message.text).map(|address| (process, address.to_owned()));
+        if let Some(rank) = address.and_then(|address| self.addresses.get(&address)) {
+            return Some(*rank);
         }
         let of_thread = self.threads.get(&(process, message.tid)).copied();
         match of_thread {

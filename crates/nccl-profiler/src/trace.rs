@@ -1,0 +1,255 @@
+//! `WEFT_PROFILE`: the events as Perfetto and chrome://tracing show them.
+//!
+//! As in `weft bench --trace`, a process is a rank. Its rows are calls of the program, collectives, kernels by channel, and proxies by channel
+//! and direction. Times are microseconds of the host's monotonic clock, so traces of ranks of one host fit together; `otherData` has what to
+//! add for the time of day.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use serde_json::{Map, Value, json};
+use weftlink_shm::clock::{now_ns, realtime_offset_ns};
+
+use crate::communicator::Communicator;
+use crate::event::{Form, GPU_STOPPED, Kind, STATES};
+use crate::interned;
+use crate::lanes::Lanes;
+use crate::pool::{Event, Pool};
+
+/// A group of rows of a process, in the order in which they are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Track {
+    Calls,
+    Launches,
+    Collectives,
+    Kernel { channel: u64 },
+    Proxy { channel: u64, is_send: bool },
+    ProxyThread,
+}
+
+impl Track {
+    fn name(self) -> String {
+        match self {
+            Track::Calls => "calls of the program".to_owned(),
+            Track::Launches => "groups and launches".to_owned(),
+            Track::Collectives => "collectives and messages".to_owned(),
+            Track::Kernel { channel } => format!("kernel, channel {channel}"),
+            Track::Proxy { channel: u64::MAX, .. } => "proxy".to_owned(),
+            Track::Proxy { channel, is_send: true } => format!("proxy, channel {channel}, send"),
+            Track::Proxy { channel, is_send: false } => format!("proxy, channel {channel}, receive"),
+            Track::ProxyThread => "proxy thread".to_owned(),
+        }
+    }
+}
+
+/// Writes the events; returns their number. The file is replaced when it is complete.
+pub(crate) fn write(path: &Path, pool: &Pool, communicators: &[&Communicator]) -> io::Result<usize> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(format!(".{}.new", std::process::id()));
+    let (mut events, written) = (pool.events(), File::create(&beside));
+    let mut file = BufWriter::new(written?);
+    // An outer slice comes before those inside of it.
+    let now_ns = now_ns();
+    events.sort_by_key(|event| (event.began_ns, std::cmp::Reverse(end_ns(event, now_ns)), event.number));
+    let done = document(&mut file, &events, pool, communicators, now_ns)
+        .and_then(|()| file.flush())
+        .and_then(|()| fs::rename(&beside, path));
+    done.inspect_err(|_| {
+        let _ = fs::remove_file(&beside);
+    })?;
+    Ok(events.len())
+}
+
+fn document(
+    out: &mut impl Write,
+    events: &[Event],
+    pool: &Pool,
+    communicators: &[&Communicator],
+    now_ns: u64,
+) -> io::Result<()> {
+    let count = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
+    let counts = &pool.counts;
+    let about = json!({
+        "host": weftlink_knobs::host(),
+        "pid": std::process::id(),
+        "clock": "monotonic",
+        "realtime_offset_ns": realtime_offset_ns(),
+        "events_dropped": count(&counts.dropped),
+        "events_of_unknown_types": count(&counts.unknown),
+        "stale_handles": count(&counts.stale),
+        "states_dropped": count(&counts.states_dropped),
+    });
+    writeln!(out, "{{\"displayTimeUnit\":\"ns\",\"otherData\":{about},\"traceEvents\":[")?;
+    let mut lines = Lines { out, is_first: true };
+    for communicator in communicators {
+        let process = process(communicator);
+        lines.metadata("process_name", process, 0, "name", json!(name(communicator)))?;
+        lines.metadata("process_sort_index", process, 0, "sort_index", json!(process))?;
+    }
+    let by_number: HashMap<u64, &Event> = events.iter().map(|event| (event.number, event)).collect();
+    let mut lanes: HashMap<(u32, Track), Lanes> = HashMap::new();
+    let mut rows: BTreeMap<(u32, Track, usize), usize> = BTreeMap::new();
+    for event in events {
+        let Some(communicator) = communicators.get(event.communicator as usize) else { continue };
+        let track = track(event, &by_number);
+        let (begin, end) = (event.began_ns, end_ns(event, now_ns));
+        let lane = lanes.entry((event.communicator, track)).or_default().row(begin, end);
+        let next = rows.len() + 1;
+        let row = *rows.entry((event.communicator, track, lane)).or_insert(next);
+        slices(&mut lines, event, (process(communicator), row), (begin, end))?;
+    }
+    for ((communicator, track, lane), row) in rows {
+        let Some(communicator) = communicators.get(communicator as usize) else { continue };
+        let name = if lane == 0 { track.name() } else { format!("{} ({})", track.name(), lane + 1) };
+        let process = process(communicator);
+        lines.metadata("thread_name", process, row, "name", json!(name))?;
+        // Channels in their order, and the rows of one beside each other.
+        let place = match track {
+            Track::Calls => 0,
+            Track::Launches => 1,
+            Track::Collectives => 2,
+            Track::Kernel { channel } => 100 + channel.min(10_000),
+            Track::Proxy { channel, is_send } => 20_000 + 2 * channel.min(10_000) + u64::from(is_send),
+            Track::ProxyThread => 50_000,
+        };
+        lines.metadata("thread_sort_index", process, row, "sort_index", json!(1000 * place + lane as u64))?;
+    }
+    writeln!(lines.out, "\n]}}")
+}
+
+/// The process in the trace: the rank; later communicators of a process of NCCL have numbers of their own.
+fn process(communicator: &Communicator) -> i64 {
+    i64::from(communicator.index) * 1_000_000 + i64::from(communicator.rank().max(0))
+}
+
+fn name(communicator: &Communicator) -> String {
+    let mut name = match (communicator.rank(), communicator.ranks) {
+        (..0, _) => "unknown rank".to_owned(),
+        (rank, ..=0) => format!("rank {rank}"),
+        (rank, ranks) => format!("rank {rank} of {ranks}"),
+    };
+    if communicator.nodes > 0 {
+        name += &format!(" on {} nodes", communicator.nodes);
+    }
+    name += &format!(", communicator {:012x}", communicator.number());
+    if let Some(own) = &communicator.name {
+        name += &format!(" ({own})");
+    }
+    name
+}
+
+/// When an event ended: with its last part, where that is later. One that runs ends now.
+fn end_ns(event: &Event, now_ns: u64) -> u64 {
+    let end_ns = if event.is_running { now_ns } else { event.ended_ns.max(event.part_ended_ns) };
+    end_ns.max(event.began_ns)
+}
+
+fn track(event: &Event, by_number: &HashMap<u64, &Event>) -> Track {
+    match event.kind {
+        Kind::GroupApi | Kind::CollApi | Kind::P2pApi => Track::Calls,
+        Kind::Group | Kind::KernelLaunch => Track::Launches,
+        Kind::Coll | Kind::P2p | Kind::CeColl | Kind::CeSync | Kind::CeBatch => Track::Collectives,
+        Kind::KernelCh | Kind::KernelPhase => Track::Kernel { channel: event.words[0] },
+        Kind::ProxyOp => Track::Proxy { channel: event.words[0], is_send: event.words[1] != 0 },
+        Kind::ProxyStep | Kind::NetPlugin => match by_number.get(&event.parent) {
+            // A parent has a smaller number, so this ends.
+            Some(parent) if parent.number < event.number => track(parent, by_number),
+            _ => Track::Proxy { channel: u64::MAX, is_send: false },
+        },
+        Kind::ProxyCtrl => Track::ProxyThread,
+    }
+}
+
+/// An event, and inside of it the times between its states.
+fn slices(
+    lines: &mut Lines<impl Write>,
+    event: &Event,
+    place: (i64, usize),
+    (begin, end): (u64, u64),
+) -> io::Result<()> {
+    lines.slice(&title(event), place, (begin, end), arguments(event))?;
+    if matches!(event.kind, Kind::KernelCh | Kind::KernelPhase) {
+        return Ok(());
+    }
+    for (at, (from, state, value)) in event.states.iter().enumerate() {
+        let until = event.states.get(at + 1).map_or(end, |(next, ..)| *next);
+        let name = STATES.get(*state as usize).copied().unwrap_or("unknown state");
+        let arguments = json!({ "state": state, "value": value });
+        let (from, until) = ((*from).clamp(begin, end), until.clamp(begin, end));
+        lines.slice(name, place, (from, until.max(from)), arguments)?;
+    }
+    Ok(())
+}
+
+/// What the slice is called: the function, where there is one.
+fn title(event: &Event) -> String {
+    let named = |at: usize| event.words.get(at).and_then(|word| interned::name(*word));
+    match event.kind {
+        Kind::Coll => {
+            let way = [7, 8].into_iter().filter_map(named).collect::<Vec<_>>().join(" ");
+            format!("{} {way}", named(0).unwrap_or("collective")).trim_end().to_owned()
+        }
+        Kind::P2p | Kind::CollApi | Kind::P2pApi | Kind::CeColl => {
+            named(0).unwrap_or(event.kind.name()).to_owned()
+        }
+        Kind::KernelPhase => named(2).unwrap_or(event.kind.name()).to_owned(),
+        kind => kind.name().to_owned(),
+    }
+}
+
+fn arguments(event: &Event) -> Value {
+    let mut arguments = Map::new();
+    for ((name, form), word) in event.kind.fields().iter().zip(event.words) {
+        let value = match form {
+            Form::Number => json!(word),
+            Form::Signed => json!(word as i64),
+            Form::Flag => json!(word != 0),
+            Form::Hexadecimal => json!(format!("{word:#x}")),
+            Form::Name => json!(interned::name(word)),
+        };
+        arguments.insert((*name).to_owned(), value);
+    }
+    if event.call != 0 {
+        arguments.insert("call".to_owned(), json!(event.call));
+    }
+    if event.is_running {
+        arguments.insert("has_not_ended".to_owned(), json!(true));
+    }
+    if let Some((_, _, stopped)) = event.states.iter().find(|(_, state, _)| GPU_STOPPED.contains(state)) {
+        arguments.insert("gpu_stop_ns".to_owned(), json!(stopped));
+    }
+    arguments.into()
+}
+
+/// The events of the document, each on a line.
+struct Lines<'o, W> {
+    out: &'o mut W,
+    is_first: bool,
+}
+
+impl<W: Write> Lines<'_, W> {
+    fn line(&mut self, event: &Value) -> io::Result<()> {
+        let comma = if std::mem::take(&mut self.is_first) { "" } else { ",\n" };
+        write!(self.out, "{comma}{event}")
+    }
+
+    fn metadata(&mut self, what: &str, process: i64, row: usize, key: &str, value: Value) -> io::Result<()> {
+        self.line(&json!({ "ph": "M", "name": what, "pid": process, "tid": row, "args": { key: value } }))
+    }
+
+    fn slice(
+        &mut self,
+        name: &str,
+        (process, row): (i64, usize),
+        (begin, end): (u64, u64),
+        arguments: Value,
+    ) -> io::Result<()> {
+        self.line(&json!({
+            "ph": "X", "name": name, "cat": "nccl", "pid": process, "tid": row,
+            "ts": begin as f64 / 1e3, "dur": (end - begin) as f64 / 1e3, "args": arguments,
+        }))
+    }
+}

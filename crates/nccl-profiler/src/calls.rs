@@ -138,8 +138,12 @@ impl Calls {
     }
 
     fn change(&mut self, number: u32, change: impl FnOnce(&mut Running)) {
-        let Some(at) = self.running.iter().position(|running| running.number == number) else { return };
-        let running = &mut self.running[at];
+        let Some(first) = self.running.front().map(|running| running.number) else { return };
+        // Numbers are consecutive, except where they wrap.
+        let at = number.wrapping_sub(first) as usize;
+        let Some(running) = self.running.get_mut(at).filter(|running| running.number == number) else {
+            return;
+        };
         change(running);
         if !running.is_enqueued || running.kernels_ended < running.channels {
             return;

@@ -45,7 +45,7 @@ pub(crate) struct Communicator {
 
 impl Communicator {
     /// Makes a communicator.
-    pub(crate) fn begin(identity: Identity, logger: Logger) -> &'static Communicator {
+    pub(crate) fn begin(identity: Identity, logger: Logger) -> Option<&'static Communicator> {
         let settings = settings();
         if let Some(problem) = &settings.problem {
             logger.warn(&format!("weft profiler: {problem}"));
@@ -75,6 +75,11 @@ impl Communicator {
         communicator
     }
 
+    /// What NCCL holds of it.
+    pub(crate) fn context(&self) -> u64 {
+        process::context(self.index)
+    }
+
     /// The rank; negative while NCCL has not said it.
     pub(crate) fn rank(&self) -> i32 {
         self.rank.load(Ordering::Relaxed)
@@ -85,8 +90,7 @@ impl Communicator {
         self.number.load(Ordering::Relaxed)
     }
 
-    /// Starts an event; returns its number, or 0.
-    pub(crate) fn start(&self, start: &Start) -> u64 {
+    fn start(&self, start: &Start) -> u64 {
         if self.has_ended.load(Ordering::Relaxed) {
             pool().counts.stale.fetch_add(1, Ordering::Relaxed);
             return 0;
@@ -106,7 +110,9 @@ impl Communicator {
 
     /// Old versions say with events what newer ones say when a communicator is made.
     fn learn(&self, start: &Start) {
-        if start.rank >= 0 && self.rank() < 0 {
+        // In other events the rank is not set.
+        let has_rank = matches!(start.kind, Kind::Coll | Kind::P2p | Kind::ProxyOp | Kind::ProxyStep);
+        if has_rank && start.rank >= 0 && self.rank() < 0 {
             self.rank.store(start.rank, Ordering::Relaxed);
         }
         if start.communicator != 0 && self.number() == 0 {
@@ -148,6 +154,24 @@ impl Communicator {
             calls.end(now_ns());
         }
         process::unlist();
+    }
+}
+
+/// In place of a communicator of this process: its proxies work for another one, which reaches the network through this one's GPU.
+pub(crate) const FOREIGN: u32 = u32::MAX;
+
+/// Starts an event of the communicator that NCCL holds by this number; returns the event's number, or 0.
+pub(crate) fn start(context: u64, start: &Start) -> u64 {
+    match process::of_context(context) {
+        Some(communicator) => communicator.start(start),
+        None if matches!(start.kind, Kind::ProxyOp | Kind::ProxyStep | Kind::NetPlugin) => {
+            process::has_news();
+            pool().start(start, FOREIGN, 0, now_ns())
+        }
+        None => {
+            pool().counts.stale.fetch_add(1, Ordering::Relaxed);
+            0
+        }
     }
 }
 

@@ -5,8 +5,8 @@
 //! communicator ([`calls`], [`communicator`]), which `weft why` explains (`WEFT_RECORD_DIR`); [`monitor`] is a thread that notes there what a
 //! rank waits for.
 //!
-//! What NCCL holds of an event is its number, not an address: a number that is stale, repeated or of another process is counted and has no
-//! effect.
+//! What NCCL holds of an event or a communicator is its number, not an address: a number that is stale, repeated or of another process is
+//! counted and has no effect.
 //!
 //! Deliberately absent: signal handlers, and any error that reaches NCCL.
 

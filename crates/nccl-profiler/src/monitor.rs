@@ -12,7 +12,7 @@ use weftlink_shm::clock::now_ns;
 use crate::communicator::Communicator;
 use crate::event::{Kind, WAITS_FOR_DATA, WAITS_FOR_RECEIVER};
 use crate::pool::{Event, Pool};
-use crate::process::{self, lock, pool};
+use crate::process::{self, Now, lock, pool};
 
 const PERIOD: Duration = Duration::from_millis(500);
 
@@ -42,7 +42,7 @@ fn run() {
         let looked =
             std::panic::catch_unwind(|| process::communicators().into_iter().filter(|one| look(one)).count());
         if looked.is_ok_and(|new| new > 0) {
-            process::write_trace();
+            process::write_trace(Now::Running);
         }
     }
 }

@@ -9,7 +9,13 @@ use crate::pool::Pool;
 use crate::settings::settings;
 use crate::trace;
 
-static COMMUNICATORS: Mutex<Vec<&'static Communicator>> = Mutex::new(Vec::new());
+/// Communicators, in blocks that are made when they are needed: looked up without a lock.
+static COMMUNICATORS: [OnceLock<Box<Block>>; BLOCKS] = [const { OnceLock::new() }; BLOCKS];
+type Block = [OnceLock<Communicator>; BLOCK];
+const BLOCK: usize = 256;
+const BLOCKS: usize = 4096;
+/// The number of communicators that were listed, under a lock that new ones take.
+static LISTED: Mutex<u32> = Mutex::new(0);
 /// Communicators that have not ended.
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 /// Whether there were events since the trace was written.
@@ -28,24 +34,41 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lists a communicator. Its memory, which is small once it has ended, stays: NCCL's threads may still have its address.
-pub(crate) fn list(make: impl FnOnce(u32) -> Communicator) -> &'static Communicator {
+/// Lists a communicator. Its memory, which is small once it has ended, stays: NCCL's threads may still have its number. Nothing if there were
+/// too many.
+pub(crate) fn list(make: impl FnOnce(u32) -> Communicator) -> Option<&'static Communicator> {
     PID.get_or_init(std::process::id);
-    let mut all = lock(&COMMUNICATORS);
-    let communicator: &'static Communicator = Box::leak(Box::new(make(all.len() as u32)));
-    all.push(communicator);
+    let mut listed = lock(&LISTED);
+    let (block, place) = (*listed as usize / BLOCK, *listed as usize % BLOCK);
+    let block = COMMUNICATORS.get(block)?.get_or_init(|| Box::new([const { OnceLock::new() }; BLOCK]));
+    let communicator = block[place].get_or_init(|| make(*listed));
+    *listed += 1;
     LIVE.fetch_add(1, Ordering::Relaxed);
-    communicator
+    Some(communicator)
 }
 
 /// All communicators, also those that have ended, by their numbers.
 pub(crate) fn communicators() -> Vec<&'static Communicator> {
-    lock(&COMMUNICATORS).clone()
+    let listed = *lock(&LISTED);
+    (0..listed).filter_map(communicator).collect()
 }
 
 /// The communicator with this number.
+#[inline]
 pub(crate) fn communicator(index: u32) -> Option<&'static Communicator> {
-    lock(&COMMUNICATORS).get(index as usize).copied()
+    COMMUNICATORS.get(index as usize / BLOCK)?.get()?[index as usize % BLOCK].get()
+}
+
+/// The number that NCCL holds of a communicator: the process, so that others know it is not theirs, and the index.
+pub(crate) fn context(index: u32) -> u64 {
+    u64::from(PID.get().copied().unwrap_or(0)) << 32 | u64::from(index) + 1
+}
+
+/// The communicator that NCCL holds by this number, if it is of this process.
+#[inline]
+pub(crate) fn of_context(context: u64) -> Option<&'static Communicator> {
+    let is_own = PID.get().is_some_and(|pid| u64::from(*pid) == context >> 32);
+    if is_own { communicator((context as u32).checked_sub(1)?) } else { None }
 }
 
 /// Whether a communicator has not ended.
@@ -56,7 +79,7 @@ pub(crate) fn is_live() -> bool {
 /// A communicator has ended: the last one writes the trace.
 pub(crate) fn unlist() {
     if LIVE.fetch_sub(1, Ordering::AcqRel) == 1 {
-        write_trace();
+        write_trace(Now::Running);
     }
 }
 
@@ -73,8 +96,16 @@ pub(crate) fn is_own() -> bool {
     PID.get() == Some(&std::process::id())
 }
 
+/// Whether NCCL's logger can be called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Now {
+    Running,
+    /// The process ends: parts of NCCL may have ended before.
+    Exiting,
+}
+
 /// Writes the trace, if there is something new. Two threads do not write at once.
-pub(crate) fn write_trace() {
+pub(crate) fn write_trace(now: Now) {
     static WRITING: Mutex<()> = Mutex::new(());
     let Some(path) = settings().trace.as_ref().filter(|_| is_own()) else { return };
     // The one that writes may have been stopped for good, at exit.
@@ -85,7 +116,7 @@ pub(crate) fn write_trace() {
     let communicators = communicators();
     let rank = communicators.iter().map(|one| one.rank()).find(|rank| *rank >= 0);
     let path: PathBuf = weftlink_knobs::expanded(path, rank.and_then(|rank| usize::try_from(rank).ok()));
-    let logger = communicators.first().map(|one| one.logger);
+    let logger = communicators.first().map(|one| one.logger).filter(|_| now == Now::Running);
     match trace::write(&path, pool(), &communicators) {
         Ok(events) => {
             if let Some(logger) = logger {

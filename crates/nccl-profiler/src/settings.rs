@@ -24,7 +24,7 @@ pub(crate) struct Settings {
     pub(crate) problem: Option<String>,
 }
 
-/// Events that are kept by default: about 17 MB.
+/// Events that are kept by default: about 16 MB.
 const EVENTS: usize = 1 << 16;
 const EVENTS_RANGE: std::ops::RangeInclusive<usize> = 1 << 10..=1 << 22;
 

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use serde_json::{Map, Value, json};
 use weftlink_shm::clock::{now_ns, realtime_offset_ns};
 
-use crate::communicator::Communicator;
+use crate::communicator::{Communicator, FOREIGN};
 use crate::event::{Form, GPU_STOPPED, Kind, STATES};
 use crate::interned;
 use crate::lanes::Lanes;
@@ -27,6 +27,7 @@ enum Track {
     Collectives,
     Kernel { channel: u64 },
     Proxy { channel: u64, is_send: bool },
+    Network { channel: u64, is_send: bool },
     ProxyThread,
 }
 
@@ -37,11 +38,19 @@ impl Track {
             Track::Launches => "groups and launches".to_owned(),
             Track::Collectives => "collectives and messages".to_owned(),
             Track::Kernel { channel } => format!("kernel, channel {channel}"),
-            Track::Proxy { channel: u64::MAX, .. } => "proxy".to_owned(),
-            Track::Proxy { channel, is_send: true } => format!("proxy, channel {channel}, send"),
-            Track::Proxy { channel, is_send: false } => format!("proxy, channel {channel}, receive"),
+            Track::Proxy { channel, is_send } => format!("proxy{}", place(channel, is_send)),
+            Track::Network { channel, is_send } => format!("network{}", place(channel, is_send)),
             Track::ProxyThread => "proxy thread".to_owned(),
         }
+    }
+}
+
+/// The channel and direction of a proxy, if they are known.
+fn place(channel: u64, is_send: bool) -> String {
+    match (channel, is_send) {
+        (u64::MAX, _) => String::new(),
+        (_, true) => format!(", channel {channel}, send"),
+        (_, false) => format!(", channel {channel}, receive"),
     }
 }
 
@@ -89,22 +98,29 @@ fn document(
         lines.metadata("process_name", process, 0, "name", json!(name(communicator)))?;
         lines.metadata("process_sort_index", process, 0, "sort_index", json!(process))?;
     }
+    if events.iter().any(|event| event.communicator == FOREIGN) {
+        let name = "network operations for other processes";
+        lines.metadata("process_name", FOREIGN_PROCESS, 0, "name", json!(name))?;
+    }
+    let process_of = |index: u32| match communicators.get(index as usize) {
+        Some(communicator) => Some(process(communicator)),
+        None => (index == FOREIGN).then_some(FOREIGN_PROCESS),
+    };
     let by_number: HashMap<u64, &Event> = events.iter().map(|event| (event.number, event)).collect();
     let mut lanes: HashMap<(u32, Track), Lanes> = HashMap::new();
     let mut rows: BTreeMap<(u32, Track, usize), usize> = BTreeMap::new();
     for event in events {
-        let Some(communicator) = communicators.get(event.communicator as usize) else { continue };
+        let Some(process) = process_of(event.communicator) else { continue };
         let track = track(event, &by_number);
         let (begin, end) = (event.began_ns, end_ns(event, now_ns));
         let lane = lanes.entry((event.communicator, track)).or_default().row(begin, end);
         let next = rows.len() + 1;
         let row = *rows.entry((event.communicator, track, lane)).or_insert(next);
-        slices(&mut lines, event, (process(communicator), row), (begin, end))?;
+        slices(&mut lines, event, (process, row), (begin, end))?;
     }
     for ((communicator, track, lane), row) in rows {
-        let Some(communicator) = communicators.get(communicator as usize) else { continue };
+        let Some(process) = process_of(communicator) else { continue };
         let name = if lane == 0 { track.name() } else { format!("{} ({})", track.name(), lane + 1) };
-        let process = process(communicator);
         lines.metadata("thread_name", process, row, "name", json!(name))?;
         // Channels in their order, and the rows of one beside each other.
         let place = match track {
@@ -113,12 +129,16 @@ fn document(
             Track::Collectives => 2,
             Track::Kernel { channel } => 100 + channel.min(10_000),
             Track::Proxy { channel, is_send } => 20_000 + 2 * channel.min(10_000) + u64::from(is_send),
-            Track::ProxyThread => 50_000,
+            Track::Network { channel, is_send } => 50_000 + 2 * channel.min(10_000) + u64::from(is_send),
+            Track::ProxyThread => 80_000,
         };
         lines.metadata("thread_sort_index", process, row, "sort_index", json!(1000 * place + lane as u64))?;
     }
     writeln!(lines.out, "\n]}}")
 }
+
+/// The process in the trace of what is done for others.
+const FOREIGN_PROCESS: i64 = -1;
 
 /// The process in the trace: the rank; later communicators of a process of NCCL have numbers of their own.
 fn process(communicator: &Communicator) -> i64 {
@@ -154,11 +174,19 @@ fn track(event: &Event, by_number: &HashMap<u64, &Event>) -> Track {
         Kind::Coll | Kind::P2p | Kind::CeColl | Kind::CeSync | Kind::CeBatch => Track::Collectives,
         Kind::KernelCh | Kind::KernelPhase => Track::Kernel { channel: event.words[0] },
         Kind::ProxyOp => Track::Proxy { channel: event.words[0], is_send: event.words[1] != 0 },
-        Kind::ProxyStep | Kind::NetPlugin => match by_number.get(&event.parent) {
-            // A parent has a smaller number, so this ends.
-            Some(parent) if parent.number < event.number => track(parent, by_number),
-            _ => Track::Proxy { channel: u64::MAX, is_send: false },
-        },
+        // A parent has a smaller number, so this ends.
+        Kind::ProxyStep | Kind::NetPlugin => {
+            let parent = by_number.get(&event.parent).filter(|parent| parent.number < event.number);
+            let (channel, is_send) = match parent.map(|parent| track(parent, by_number)) {
+                Some(Track::Proxy { channel, is_send }) => (channel, is_send),
+                _ => (u64::MAX, false),
+            };
+            // The states of a step have slices of their own, with which those of transfers could overlap.
+            match event.kind {
+                Kind::ProxyStep => Track::Proxy { channel, is_send },
+                _ => Track::Network { channel, is_send },
+            }
+        }
         Kind::ProxyCtrl => Track::ProxyThread,
     }
 }

@@ -85,8 +85,8 @@ static text FUNCTIONS[] = {"Broadcast", "Reduce", "AllGather", "ReduceScatter", 
             SPECIAL \
         default: break; \
         } \
-        void* handle = (void*)7; \
-        CHECK(profiler->start_event(context, &handle, &descriptor) == 0 && handle != (void*)7); \
+        void* handle = (void*)-7; \
+        CHECK(profiler->start_event(context, &handle, &descriptor) == 0 && handle != (void*)-7); \
         return handle; \
     }
 #define HASH(member) descriptor.of.member.communicator = 0xabcdef
@@ -223,7 +223,7 @@ static void threads(void) {
     pthread_t all[8];
     struct rank ranks[8];
     for (int at = 0; at < 8; at++) {
-        ranks[at] = (struct rank){at % 2, 0x1000 + at / 2, 300};
+        ranks[at] = (struct rank){at % 2, 0x1000 + at / 2, 60};
         CHECK(pthread_create(&all[at], NULL, run, &ranks[at]) == 0);
     }
     for (int at = 0; at < 8; at++) pthread_join(all[at], NULL);
@@ -251,6 +251,12 @@ static void kinds(void) {
     /* Made by the proxy of another process: its parent is not ours. */
     void* operation = start(context, (struct event){.kind = PROXY_OP, .parent = coll, .rank = 3, .pid = 1, .peer = 4});
     stop(operation);
+    /* Of a communicator of another process, whose address or number is not ours. */
+    operation = start((void*)0x7fff00000010, (struct event){.kind = PROXY_OP, .parent = coll, .rank = 0, .pid = 1, .peer = 4});
+    void* step = start((void*)0x7fff00000010, (struct event){.kind = PROXY_STEP, .parent = operation, .rank = 0, .step = 2});
+    CHECK(operation && step && !start((void*)0x7fff00000010, (struct event){.kind = COLL, .rank = 0}));
+    stop(operation);
+    stop(step);
     stop(coll);
     printf("kinds %d mask %x\n", known, mask);
     CHECK(profiler->finalize(context) == 0);
@@ -327,7 +333,7 @@ static double now_ns(void) {
 
 static void cost(void) {
     void* context = begin(0xc0, "cost", 2, 0);
-    enum { CALLS = 200000 };
+    enum { CALLS = 20000 };
     double began = now_ns();
     for (int call = 0; call < CALLS; call++) stop(start(context, (struct event){.kind = COLL, .rank = 0, .function = 4, .count = 9}));
     double of_coll = (now_ns() - began) / CALLS;

@@ -57,7 +57,7 @@ mod tests {
     #[test]
     fn a_class_begins_at_its_smallest_size() {
         let sizes = (0..64).flat_map(|power| {
-            let of_power = move |quarter: u64| (1_u64 << power).checked_add(quarter * (1_u64 << power) / 4);
+            let of_power = move |quarter: u64| (1_u64 << power).checked_add((1_u64 << power) / 4 * quarter);
             (0..4).filter_map(of_power)
         });
         for bytes in sizes.chain([3, 5, 1000, 1 << 20, (1 << 20) + 1, u64::MAX]) {

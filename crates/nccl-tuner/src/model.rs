@@ -74,7 +74,7 @@ impl Model {
         let mut candidates = Vec::new();
         for (algorithm, &known) in ALGORITHMS.iter().enumerate() {
             for (protocol, &with) in PROTOCOLS.iter().enumerate() {
-                if is_simple_only(known) && with != Protocol::Simple {
+                if (is_simple_only(known) && with != Protocol::Simple) || self.lacks(known) {
                     continue;
                 }
                 let constants = &self.calibrated.constants;
@@ -89,6 +89,15 @@ impl Model {
         // The order of equal times must be the same on all ranks: the sort is stable.
         candidates.sort_by(|one, other| one.time_us.total_cmp(&other.time_us));
         candidates.into()
+    }
+}
+
+impl Model {
+    /// Whether there is no such algorithm: switches of a network reduce between nodes.
+    fn lacks(&self, algorithm: LibraryAlgorithm) -> bool {
+        let is_of_network =
+            matches!(algorithm, LibraryAlgorithm::CollnetDirect | LibraryAlgorithm::CollnetChain);
+        is_of_network && self.setup.network == Network::None
     }
 }
 

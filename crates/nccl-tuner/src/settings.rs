@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use weftlink_sim::Setup;
@@ -30,7 +30,7 @@ pub(crate) fn sources() -> Result<&'static Sources, &'static str> {
 
 /// A file that is named and cannot be used is an error: to choose by something else would not be what the user asked for.
 fn read() -> Result<Sources, String> {
-    let table = match weftlink_knobs::path("WEFT_TUNER_TABLE") {
+    let table = match path("WEFT_TUNER_TABLE") {
         None => None,
         Some(path) => {
             let rows = text(&path, table::BYTES_MAX)
@@ -42,7 +42,7 @@ fn read() -> Result<Sources, String> {
             )
         }
     };
-    let calibrated = match weftlink_knobs::path("WEFT_TUNER_CALIBRATION") {
+    let calibrated = match path("WEFT_TUNER_CALIBRATION") {
         None => (Calibrated::default(), "shipped constants".to_owned()),
         Some(path) => {
             let shown = path.display();
@@ -64,6 +64,10 @@ fn read() -> Result<Sources, String> {
             .map_err(|error| format!("this machine: {error}; name one in WEFT_TUNER_FABRIC")),
     };
     Ok(Sources { table, calibrated, machine })
+}
+
+fn path(name: &str) -> Option<PathBuf> {
+    weftlink_knobs::variable(name).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
 const CALIBRATION_BYTES_MAX: u64 = 1 << 20;

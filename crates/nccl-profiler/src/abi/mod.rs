@@ -26,15 +26,15 @@ use weftlink_nccl_plugin::text::{self, Name};
 use crate::communicator::{self, Communicator, Identity};
 use crate::event::{Kind, Start, WORDS, Words};
 use crate::interned;
-use crate::process;
+use crate::process::{self, Now};
 use crate::settings::settings;
 
 const NAME: Name = Name::new(c"Weft");
 
 static BOUNDARY: Boundary = Boundary::new("weft profiler");
 
-type Finalize = unsafe extern "C" fn(*mut c_void) -> c_int;
-type StopEvent = unsafe extern "C" fn(*mut c_void) -> c_int;
+type Finalize = extern "C" fn(*mut c_void) -> c_int;
+type StopEvent = extern "C" fn(*mut c_void) -> c_int;
 
 /// Makes a communicator, and tells NCCL which events to report.
 ///
@@ -59,10 +59,10 @@ unsafe fn init(
     }
     BOUNDARY.run(Some(&logger), || {
         write_trace_at_exit();
-        let communicator: *const Communicator = Communicator::begin(identity, logger);
-        // SAFETY: the caller's promise; the communicator is never freed.
+        let Some(communicator) = Communicator::begin(identity, logger) else { return };
+        // SAFETY: the caller's promise. The address is a number: nobody reads what is there.
         unsafe {
-            context.write(communicator.cast_mut().cast());
+            context.write(std::ptr::without_provenance_mut(communicator.context() as usize));
             mask.write(settings().mask as c_int);
         }
     })
@@ -71,7 +71,7 @@ unsafe fn init(
 /// A program may end without ending its communicators.
 fn write_trace_at_exit() {
     extern "C" fn at_exit() {
-        BOUNDARY.run(None, process::write_trace);
+        BOUNDARY.run(None, || process::write_trace(Now::Exiting));
     }
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -80,10 +80,11 @@ fn write_trace_at_exit() {
     });
 }
 
-/// Starts an event.
+/// Starts an event. The context is a number, and any number is allowed: NCCL lets the proxy of one process work for another, and passes on
+/// the context of that one.
 ///
 /// # Safety
-/// `context` is null or one that [`init`] wrote; `handle` is null or a place for an address.
+/// `handle` is null or a place for an address.
 unsafe fn start(context: *mut c_void, handle: *mut *mut c_void, start: Option<Start>) -> c_int {
     if handle.is_null() {
         return BOUNDARY.run(None, || {});
@@ -93,14 +94,12 @@ unsafe fn start(context: *mut c_void, handle: *mut *mut c_void, start: Option<St
     if context.is_null() {
         return BOUNDARY.run(None, || {});
     }
-    // SAFETY: the caller's promise: it is a communicator, which is never freed.
-    let communicator = unsafe { &*context.cast_const().cast::<Communicator>() };
-    BOUNDARY.run(Some(&communicator.logger), || {
+    BOUNDARY.run(None, || {
         let Some(start) = start else {
             process::pool().counts.unknown.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             return;
         };
-        let number = communicator.start(&start);
+        let number = communicator::start(context.addr() as u64, &start);
         // SAFETY: the caller's promise. The address is a number: nobody reads what is there.
         unsafe { handle.write(std::ptr::without_provenance_mut(number as usize)) };
     })
@@ -124,17 +123,13 @@ fn add_state(handle: *mut c_void, state: c_int, value: u64) -> c_int {
     })
 }
 
-/// Ends a communicator.
-///
-/// # Safety
-/// `context` is null or one that [`init`] wrote.
-unsafe extern "C" fn finalize(context: *mut c_void) -> c_int {
-    if context.is_null() {
-        return BOUNDARY.run(None, || {});
-    }
-    // SAFETY: the caller's promise: it is a communicator, which is never freed.
-    let communicator = unsafe { &*context.cast_const().cast::<Communicator>() };
-    BOUNDARY.run(Some(&communicator.logger), || communicator.end())
+/// Ends a communicator. The context is a number, and any number is allowed.
+extern "C" fn finalize(context: *mut c_void) -> c_int {
+    BOUNDARY.run(None, || {
+        if let Some(communicator) = process::of_context(context.addr() as u64) {
+            communicator.end();
+        }
+    })
 }
 
 /// The number of an event from its handle.

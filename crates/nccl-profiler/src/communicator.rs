@@ -69,7 +69,10 @@ impl Communicator {
         if is_recorded {
             monitor::start();
         }
-        if settings.mask == 0 {
+        if settings.mask != 0 {
+            // Its memory is made here, and not in the first event.
+            pool();
+        } else {
             logger.info("weft profiler: neither WEFT_PROFILE nor WEFT_RECORD_DIR is set, or NCCL_PROFILE_EVENT_MASK is 0; nothing is recorded");
         }
         communicator

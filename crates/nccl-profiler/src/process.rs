@@ -61,7 +61,7 @@ pub(crate) fn communicator(index: u32) -> Option<&'static Communicator> {
 
 /// The number that NCCL holds of a communicator: the process, so that others know it is not theirs, and the index.
 pub(crate) fn context(index: u32) -> u64 {
-    u64::from(PID.get().copied().unwrap_or(0)) << 32 | u64::from(index) + 1
+    (u64::from(PID.get().copied().unwrap_or(0)) << 32) | (u64::from(index) + 1)
 }
 
 /// The communicator that NCCL holds by this number, if it is of this process.

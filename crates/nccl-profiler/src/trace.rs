@@ -4,7 +4,7 @@
 //! and direction. Times are microseconds of the host's monotonic clock, so traces of ranks of one host fit together; `otherData` has what to
 //! add for the time of day.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -60,8 +60,9 @@ pub(crate) fn write(path: &Path, pool: &Pool, communicators: &[&Communicator]) -
     beside.push(format!(".{}.new", std::process::id()));
     let (mut events, written) = (pool.events(), File::create(&beside));
     let mut file = BufWriter::new(written?);
-    // An outer slice comes before those inside of it.
     let now_ns = now_ns();
+    run_on(&mut events);
+    // An outer slice comes before those inside of it.
     events.sort_by_key(|event| (event.began_ns, std::cmp::Reverse(end_ns(event, now_ns)), event.number));
     let done = document(&mut file, &events, pool, communicators, now_ns)
         .and_then(|()| file.flush())
@@ -161,9 +162,33 @@ fn name(communicator: &Communicator) -> String {
     name
 }
 
+/// What has a part that runs has not ended, though NCCL has stopped it: a collective is stopped when it was enqueued.
+fn run_on(events: &mut [Event]) {
+    let parents: HashMap<u64, u64> = events.iter().map(|event| (event.number, event.parent)).collect();
+    let mut run: HashSet<u64> = HashSet::new();
+    for event in events.iter().filter(|event| event.is_running) {
+        let mut number = event.number;
+        while let Some(parent) = parents.get(&number).filter(|parent| **parent < number) {
+            number = *parent;
+            if !run.insert(number) {
+                break;
+            }
+        }
+    }
+    for event in events.iter_mut().filter(|event| run.contains(&event.number) && is_of_parts(event.kind)) {
+        event.is_running = true;
+    }
+}
+
+/// Whether an event lasts as long as its parts: not a call of the program, which returns before.
+fn is_of_parts(kind: Kind) -> bool {
+    !matches!(kind, Kind::GroupApi | Kind::CollApi | Kind::P2pApi | Kind::Group | Kind::KernelLaunch)
+}
+
 /// When an event ended: with its last part, where that is later. One that runs ends now.
 fn end_ns(event: &Event, now_ns: u64) -> u64 {
-    let end_ns = if event.is_running { now_ns } else { event.ended_ns.max(event.part_ended_ns) };
+    let part_ended_ns = if is_of_parts(event.kind) { event.part_ended_ns } else { 0 };
+    let end_ns = if event.is_running { now_ns } else { event.ended_ns.max(part_ended_ns) };
     end_ns.max(event.began_ns)
 }
 
@@ -191,6 +216,15 @@ fn track(event: &Event, by_number: &HashMap<u64, &Event>) -> Track {
     }
 }
 
+/// Whether the states of an event are slices. Those of other events, which contain events on the same row, are among its arguments.
+fn has_slices(kind: Kind) -> bool {
+    matches!(kind, Kind::ProxyStep | Kind::ProxyCtrl)
+}
+
+fn state_name(state: u64) -> &'static str {
+    STATES.get(state as usize).copied().unwrap_or("unknown state")
+}
+
 /// An event, and inside of it the times between its states.
 fn slices(
     lines: &mut Lines<impl Write>,
@@ -199,12 +233,12 @@ fn slices(
     (begin, end): (u64, u64),
 ) -> io::Result<()> {
     lines.slice(&title(event), place, (begin, end), arguments(event))?;
-    if matches!(event.kind, Kind::KernelCh | Kind::KernelPhase) {
+    if !has_slices(event.kind) {
         return Ok(());
     }
     for (at, (from, state, value)) in event.states.iter().enumerate() {
         let until = event.states.get(at + 1).map_or(end, |(next, ..)| *next);
-        let name = STATES.get(*state as usize).copied().unwrap_or("unknown state");
+        let name = state_name(*state);
         let arguments = json!({ "state": state, "value": value });
         let (from, until) = ((*from).clamp(begin, end), until.clamp(begin, end));
         lines.slice(name, place, (from, until.max(from)), arguments)?;
@@ -246,6 +280,13 @@ fn arguments(event: &Event) -> Value {
     if event.is_running {
         arguments.insert("has_not_ended".to_owned(), json!(true));
     }
+    if !has_slices(event.kind) && !event.states.is_empty() {
+        let state = |(ns, state, value): &(u64, u64, u64)| {
+            let after_us = ns.saturating_sub(event.began_ns) as f64 / 1e3;
+            json!({ "name": state_name(*state), "state": state, "after_us": after_us, "value": value })
+        };
+        arguments.insert("states".to_owned(), event.states.iter().map(state).collect());
+    }
     if let Some((_, _, stopped)) = event.states.iter().find(|(_, state, _)| GPU_STOPPED.contains(state)) {
         arguments.insert("gpu_stop_ns".to_owned(), json!(stopped));
     }
@@ -279,5 +320,33 @@ impl<W: Write> Lines<'_, W> {
             "ph": "X", "name": name, "cat": "nccl", "pid": process, "tid": row,
             "ts": begin as f64 / 1e3, "dur": (end - begin) as f64 / 1e3, "args": arguments,
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Start, WORDS};
+
+    #[test]
+    fn a_collective_lasts_as_long_as_its_parts_and_a_call_does_not() {
+        let pool = Pool::new(64);
+        let start = |kind, parent, at| {
+            pool.start(&Start { kind, parent, rank: 0, communicator: 0, words: [0; WORDS] }, 0, 0, at)
+        };
+        let call = start(Kind::CollApi, 0, 10);
+        let coll = start(Kind::Coll, call, 20);
+        let [one, other] = [30, 40].map(|at| start(Kind::KernelCh, coll, at));
+        pool.stop(call, 50);
+        pool.stop(coll, 60);
+        pool.stop(one, 90);
+        let ends = || {
+            let mut events = pool.events();
+            run_on(&mut events);
+            events.iter().map(|event| end_ns(event, 1000)).collect::<Vec<_>>()
+        };
+        assert_eq!(ends(), [50, 1000, 90, 1000]);
+        pool.stop(other, 95);
+        assert_eq!(ends(), [50, 95, 90, 95]);
     }
 }

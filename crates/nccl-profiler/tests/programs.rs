@@ -162,6 +162,7 @@ fn the_trace_shows_collectives_with_their_parts() {
     assert_eq!((&call["args"]["stream"], &call["args"]["is_captured"]), (&"0xbeef".into(), &true.into()));
     let waits = only("waits for the network (receive)");
     assert_eq!(waits["args"]["value"], 4096);
+    assert_eq!(only("group call")["args"]["states"][0]["name"], "group start ended");
     let net = only("network");
     assert_eq!((&net["args"]["queue_pair"], &net["args"]["request"]), (&77.into(), &99.into()));
     let send =

@@ -54,7 +54,7 @@ pub(crate) struct TableError {
 
 impl fmt::Display for TableError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}: {}; docs/plugins.md describes the columns", self.line, self.what)
+        write!(f, "line {}: {} (columns: docs/plugins.md)", self.line, self.what)
     }
 }
 

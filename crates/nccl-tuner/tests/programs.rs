@@ -136,7 +136,9 @@ fn files_that_cannot_be_used_leave_all_to_nccl() {
             out.lines().any(|line| line.starts_with("log 2 ") && line.contains(words)),
             "no {words:?} in\n{out}"
         );
-        assert!(choices(&out).iter().all(|row| (row[2], row[3], row[4]) == (0, 0, 0)), "{out}");
+        // The costs of the program are lowest for trees, where there are any, and then for rings.
+        let default = |function: i64| (i64::from(function != 4), 0, 0);
+        assert!(choices(&out).iter().all(|row| (row[2], row[3], row[4]) == default(row[0])), "{out}");
     };
     untouched(
         &[FABRIC, ("WEFT_TUNER_TABLE", table.to_str().unwrap())],

@@ -91,7 +91,7 @@ pub(super) struct NetPlugin {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct GroupApi {
-    pub(super) is_captured: bool,
+    pub(super) is_captured: u8,
     pub(super) depth: c_int,
 }
 
@@ -104,7 +104,7 @@ pub(super) struct CollApi {
     pub(super) data_type: *const c_char,
     pub(super) root: c_int,
     pub(super) stream: *mut c_void,
-    pub(super) is_captured: bool,
+    pub(super) is_captured: u8,
 }
 
 /// A message of the program.
@@ -115,7 +115,7 @@ pub(super) struct P2pApi {
     pub(super) count: usize,
     pub(super) data_type: *const c_char,
     pub(super) stream: *mut c_void,
-    pub(super) is_captured: bool,
+    pub(super) is_captured: u8,
 }
 
 /// The launch of a kernel.
@@ -238,7 +238,9 @@ unsafe fn start(descriptor: &Descriptor) -> Option<Start> {
             Kind::Group | Kind::ProxyCtrl => event(words([])),
             Kind::KernelCh => event(words([of.kernel_ch.channel.into(), of.kernel_ch.gpu_ns])),
             Kind::NetPlugin => event(net::transfer(of.net_plugin.plugin, of.net_plugin.data)),
-            Kind::GroupApi => event(words([of.group_api.is_captured.into(), signed(of.group_api.depth)])),
+            Kind::GroupApi => {
+                event(words([(of.group_api.is_captured != 0).into(), signed(of.group_api.depth)]))
+            }
             Kind::CollApi => {
                 let call = of.coll_api;
                 event(words([
@@ -247,7 +249,7 @@ unsafe fn start(descriptor: &Descriptor) -> Option<Start> {
                     named(call.data_type),
                     signed(call.root),
                     call.stream.addr() as u64,
-                    call.is_captured.into(),
+                    (call.is_captured != 0).into(),
                     0,
                 ]))
             }
@@ -258,7 +260,7 @@ unsafe fn start(descriptor: &Descriptor) -> Option<Start> {
                     call.count as u64,
                     named(call.data_type),
                     call.stream.addr() as u64,
-                    call.is_captured.into(),
+                    (call.is_captured != 0).into(),
                     0,
                 ]))
             }

@@ -61,7 +61,7 @@ pub(super) struct Coll {
     pub(super) protocol: *const c_char,
     pub(super) group: *mut c_void,
     pub(super) kernel: *const c_char,
-    pub(super) is_symmetric: bool,
+    pub(super) is_symmetric: u8,
     pub(super) tag: u64,
 }
 
@@ -99,7 +99,7 @@ pub(super) struct NetPlugin {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct GroupApi {
-    pub(super) is_captured: bool,
+    pub(super) is_captured: u8,
     pub(super) depth: c_int,
 }
 
@@ -112,7 +112,7 @@ pub(super) struct CollApi {
     pub(super) data_type: *const c_char,
     pub(super) root: c_int,
     pub(super) stream: *mut c_void,
-    pub(super) is_captured: bool,
+    pub(super) is_captured: u8,
     pub(super) tag: u64,
 }
 
@@ -124,7 +124,7 @@ pub(super) struct P2pApi {
     pub(super) count: usize,
     pub(super) data_type: *const c_char,
     pub(super) stream: *mut c_void,
-    pub(super) is_captured: bool,
+    pub(super) is_captured: u8,
     pub(super) tag: u64,
 }
 
@@ -147,7 +147,7 @@ pub(super) struct CeColl {
     pub(super) root: c_int,
     pub(super) data_type: *const c_char,
     pub(super) strategy: *const c_char,
-    pub(super) is_synced_inside: bool,
+    pub(super) is_synced_inside: u8,
     pub(super) batch_size: u32,
     pub(super) batches: u32,
     pub(super) copy_sequence: u32,
@@ -159,7 +159,7 @@ pub(super) struct CeColl {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct CeSync {
-    pub(super) is_complete: bool,
+    pub(super) is_complete: u8,
     pub(super) ranks: c_int,
 }
 
@@ -169,7 +169,7 @@ pub(super) struct CeSync {
 pub(super) struct CeBatch {
     pub(super) operations: c_int,
     pub(super) bytes: usize,
-    pub(super) is_synced_inside: bool,
+    pub(super) is_synced_inside: u8,
 }
 
 /// A phase of a kernel.
@@ -295,7 +295,9 @@ unsafe fn start(descriptor: &Descriptor) -> Option<Start> {
             Kind::Group | Kind::ProxyCtrl => event(words([])),
             Kind::KernelCh => event(words([of.kernel_ch.channel.into(), of.kernel_ch.gpu_ns])),
             Kind::NetPlugin => event(net::transfer(of.net_plugin.plugin, of.net_plugin.data)),
-            Kind::GroupApi => event(words([of.group_api.is_captured.into(), signed(of.group_api.depth)])),
+            Kind::GroupApi => {
+                event(words([(of.group_api.is_captured != 0).into(), signed(of.group_api.depth)]))
+            }
             Kind::CollApi => {
                 let call = of.coll_api;
                 event(words([
@@ -304,7 +306,7 @@ unsafe fn start(descriptor: &Descriptor) -> Option<Start> {
                     named(call.data_type),
                     signed(call.root),
                     call.stream.addr() as u64,
-                    call.is_captured.into(),
+                    (call.is_captured != 0).into(),
                     call.tag,
                 ]))
             }
@@ -315,7 +317,7 @@ unsafe fn start(descriptor: &Descriptor) -> Option<Start> {
                     call.count as u64,
                     named(call.data_type),
                     call.stream.addr() as u64,
-                    call.is_captured.into(),
+                    (call.is_captured != 0).into(),
                     call.tag,
                 ]))
             }
@@ -335,10 +337,14 @@ unsafe fn start(descriptor: &Descriptor) -> Option<Start> {
                     coll.tag,
                 ]))
             }
-            Kind::CeSync => event(words([of.ce_sync.is_complete.into(), signed(of.ce_sync.ranks)])),
+            Kind::CeSync => event(words([(of.ce_sync.is_complete != 0).into(), signed(of.ce_sync.ranks)])),
             Kind::CeBatch => {
                 let batch = of.ce_batch;
-                event(words([signed(batch.operations), batch.bytes as u64, batch.is_synced_inside.into()]))
+                event(words([
+                    signed(batch.operations),
+                    batch.bytes as u64,
+                    (batch.is_synced_inside != 0).into(),
+                ]))
             }
             Kind::KernelPhase => {
                 let phase = of.kernel_phase;

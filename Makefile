@@ -65,14 +65,22 @@ capi: ## build the C library (libweft.so, libweft.a, weft.h; docs/c.md) and libn
 	cp crates/capi/weft.h target/release/
 	ln -sf libnccl.so target/release/libnccl.so.2
 
+.PHONY: plugins
+plugins: ## build the tuner and the profiler for NVIDIA's NCCL (libnccl-tuner-weft.so, libnccl-profiler-weft.so; docs/plugins.md) into target/release/
+	cargo build --release --locked -p weftlink-nccl-tuner -p weftlink-nccl-profiler
+	ln -sf libnccl_tuner_weft.so target/release/libnccl-tuner-weft.so
+	ln -sf libnccl_profiler_weft.so target/release/libnccl-profiler-weft.so
+
 .PHONY: install
-install: capi ## install the command, the C library, its header, weft.pc, libnccl.so.2 for `weft run --nccl` and the manual pages below PREFIX (/usr/local); DESTDIR is put in front, for packages
+install: capi plugins ## install the command, the C library, its header, weft.pc, libnccl.so.2 for `weft run --nccl`, the plugins for NCCL and the manual pages below PREFIX (/usr/local); DESTDIR is put in front, for packages
 	cargo build --release --locked -p weftlink-cli
 	install -D -m 755 target/release/weft '$(DESTDIR)$(PREFIX)/bin/weft'
 	install -D -m 755 target/release/libweft.so '$(DESTDIR)$(PREFIX)/lib/libweft.so.$(VERSION)'
 	ln -sf libweft.so.$(VERSION) '$(DESTDIR)$(PREFIX)/lib/libweft.so.0'
 	ln -sf libweft.so.0 '$(DESTDIR)$(PREFIX)/lib/libweft.so'
 	install -D -m 755 target/release/libnccl.so '$(DESTDIR)$(PREFIX)/lib/weft/libnccl.so.2' # where only `weft run --nccl` looks
+	install -D -m 755 target/release/libnccl_tuner_weft.so '$(DESTDIR)$(PREFIX)/lib/libnccl-tuner-weft.so'
+	install -D -m 755 target/release/libnccl_profiler_weft.so '$(DESTDIR)$(PREFIX)/lib/libnccl-profiler-weft.so'
 	install -D -m 644 crates/capi/weft.h '$(DESTDIR)$(PREFIX)/include/weft.h'
 	install -d '$(DESTDIR)$(PREFIX)/lib/pkgconfig' '$(DESTDIR)$(PREFIX)/share/man/man1'
 	sed 's|@prefix@|$(PREFIX)|; s|@version@|$(VERSION)|' crates/capi/weft.pc.in > '$(DESTDIR)$(PREFIX)/lib/pkgconfig/weft.pc'

@@ -160,6 +160,14 @@ pub const KNOBS: [Knob; 22] = [
 const OF_TESTS: [&str; 3] = ["WEFT_BLESS", "WEFT_SHARED", "WEFT_MUTANTS"];
 /// Variables that `weft run` sets for its ranks.
 const OF_LAUNCHERS: [&str; 4] = ["WEFT_JOB", "WEFT_LAST_WORDS", "WEFT_LOCAL_RANK", "WEFT_LOCAL_WORLD_SIZE"];
+/// Settings of the plugins for NCCL, which no rank of Weft reads (docs/plugins.md).
+const OF_PLUGINS: [&str; 5] = [
+    "WEFT_TUNER_TABLE",
+    "WEFT_TUNER_CALIBRATION",
+    "WEFT_TUNER_FABRIC",
+    "WEFT_PROFILE",
+    "WEFT_PROFILE_EVENTS",
+];
 const OF_TESTS_PREFIX: &str = "WEFT_TEST_";
 
 /// The typed values of all settings.
@@ -334,6 +342,7 @@ pub fn unknown(names: impl IntoIterator<Item = OsString>) -> Vec<(String, Option
             && !name.starts_with(OF_TESTS_PREFIX)
             && !OF_TESTS.contains(&name.as_str())
             && !OF_LAUNCHERS.contains(&name.as_str())
+            && !OF_PLUGINS.contains(&name.as_str())
             && KNOBS.iter().all(|knob| knob.name != name)
     };
     let mut found: Vec<_> = names.into_iter().filter_map(|name| name.into_string().ok()).collect();

@@ -17,6 +17,7 @@
 
 mod counters;
 mod folder;
+mod later;
 mod lineage;
 mod metrics;
 mod record;

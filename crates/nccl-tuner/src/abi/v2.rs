@@ -1,0 +1,70 @@
+//! Version 2: NCCL 2.21 and later. There is no table of costs; NCCL says which switches can reduce.
+
+#![allow(unsafe_code)] // Addresses of NCCL.
+
+use std::ffi::{c_int, c_void};
+
+use weftlink_nccl_plugin::log::LoggerFunction;
+use weftlink_nccl_plugin::text::Name;
+
+use crate::communicator::Support;
+
+/// `ncclTuner_v2_t`.
+#[repr(C)]
+pub(super) struct Tuner {
+    pub(super) name: Name,
+    pub(super) init: unsafe extern "C" fn(usize, usize, Option<LoggerFunction>, *mut *mut c_void) -> c_int,
+    pub(super) get_coll_info: unsafe extern "C" fn(
+        *mut c_void,
+        c_int,
+        usize,
+        c_int,
+        c_int,
+        c_int,
+        *mut c_int,
+        *mut c_int,
+        *mut c_int,
+    ) -> c_int,
+    pub(super) destroy: unsafe extern "C" fn(*mut c_void) -> c_int,
+}
+
+#[allow(non_upper_case_globals, reason = "NCCL's name")]
+#[unsafe(no_mangle)]
+static ncclTunerPlugin_v2: Tuner = Tuner { name: super::NAME, init, get_coll_info, destroy };
+
+/// # Safety
+/// NCCL calls it, with addresses as its interface says.
+unsafe extern "C" fn init(
+    ranks: usize,
+    nodes: usize,
+    logger: Option<LoggerFunction>,
+    context: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { super::init(context, ranks, nodes, logger) }
+}
+
+/// # Safety
+/// NCCL calls it, with addresses as its interface says.
+unsafe extern "C" fn get_coll_info(
+    context: *mut c_void,
+    function: c_int,
+    bytes: usize,
+    collnet: c_int,
+    nvls: c_int,
+    _operations: c_int,
+    algorithm: *mut c_int,
+    protocol: *mut c_int,
+    channels: *mut c_int,
+) -> c_int {
+    let support = Support { collnet: collnet != 0, nvls: nvls != 0 };
+    // SAFETY: the caller's promise.
+    unsafe { super::tune_without_costs(context, function, bytes, support, (algorithm, protocol, channels)) }
+}
+
+/// # Safety
+/// NCCL calls it, with a context that it got from `init`.
+unsafe extern "C" fn destroy(context: *mut c_void) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { super::end(context) }
+}

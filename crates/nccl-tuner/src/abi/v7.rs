@@ -1,0 +1,26 @@
+//! Version 7: NCCL 2.32.6 and later. The constants of NCCL have a row more, which the tuner does not read; the structure is that of version 6.
+
+#![allow(unsafe_code)] // The name of a symbol.
+
+use std::ffi::{c_int, c_void};
+
+use weftlink_nccl_plugin::text::Name;
+
+use super::v4::{GetCollInfo, destroy, get_coll_info};
+use super::v5::{Init, init};
+
+/// `ncclTuner_v7_t`.
+#[repr(C)]
+pub(super) struct Tuner {
+    pub(super) name: Name,
+    pub(super) init: Init,
+    pub(super) get_coll_info: GetCollInfo,
+    pub(super) finalize: unsafe extern "C" fn(*mut c_void) -> c_int,
+    pub(super) get_chunk_size:
+        Option<unsafe extern "C" fn(*mut c_void, c_int, usize, c_int, c_int, c_int, *mut usize) -> c_int>,
+}
+
+#[allow(non_upper_case_globals, reason = "NCCL's name")]
+#[unsafe(no_mangle)]
+static ncclTunerPlugin_v7: Tuner =
+    Tuner { name: super::NAME, init, get_coll_info, finalize: destroy, get_chunk_size: None };

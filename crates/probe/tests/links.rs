@@ -198,7 +198,15 @@ fn rates_follow_from_two_trees() {
 /// Lines that are removed, doubled or have other values: links or an error, and rates that are not negative.
 #[test]
 fn broken_machines_never_panic() {
-    let junk = ["-1", "", "garbage", "99999999999999999999", "4294967295", "up nvlink9 0000:2a:00.0 10de:2330", "1 2 3"];
+    let junk = [
+        "-1",
+        "",
+        "garbage",
+        "99999999999999999999",
+        "4294967295",
+        "up nvlink9 0000:2a:00.0 10de:2330",
+        "1 2 3",
+    ];
     let mut state = 1_u64;
     let mut next = |bound: usize| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

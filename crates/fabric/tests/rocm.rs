@@ -23,7 +23,7 @@ fn between(fabric: &Fabric, one: DeviceId, other: DeviceId) -> Vec<(u32, &LinkSp
 }
 
 fn assert_wired_like(fabric: &Fabric, system: &str) {
-    let catalog = systems::by_name(system).unwrap().fabric();
+    let catalog = systems::by_name(system).expect(system).fabric();
     assert_eq!(fabric.gpus().len(), catalog.gpus().len());
     for (a, x) in fabric.gpus().iter().zip(catalog.gpus()) {
         for (b, y) in fabric.gpus().iter().zip(catalog.gpus()) {

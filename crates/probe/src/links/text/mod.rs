@@ -5,6 +5,7 @@
 //! read. Colours, prompts and the lines between several commands in one input are ignored.
 
 pub mod amd;
+mod fields;
 mod lines;
 mod matrix;
 pub mod nvlink;

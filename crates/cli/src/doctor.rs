@@ -60,7 +60,8 @@ pub(crate) struct Args {
     /// Explain logs of NCCL or RCCL; `-` is standard input
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["bench", "job", "measure"])]
     log: Vec<PathBuf>,
-    /// Compare output of nccl-tests or rccl-tests with predictions, and several with each other
+    /// Compare output of nccl-tests or rccl-tests with predictions, and several with each other; `all-gather=LOG` where a log does not say
+    /// its collective
     #[arg(long, value_name = "LOG", num_args = 1.., conflicts_with_all = ["job", "measure"])]
     bench: Vec<PathBuf>,
     /// Explain a job: traces of torch.profiler, kernel lists of nsys, a folder of Weft's records, or the name of a running job

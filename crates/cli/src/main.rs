@@ -215,8 +215,9 @@ fn with_command(error: &str, words: &[OsString]) -> String {
         path = format!("{path} {word}");
         at = next;
     }
-    match error.rsplit_once("--help") {
-        Some((before, after)) => format!("{before}{path} --help{after}"),
+    // The list of options names --help, too.
+    match error.rsplit_once("try '--help'").or_else(|| error.rsplit_once("try '\u{1b}[1m--help\u{1b}[0m'")) {
+        Some((before, after)) => format!("{before}try '{path} --help'{after}"),
         None => error.to_owned(),
     }
 }

@@ -88,7 +88,10 @@ fn size_ranges_have_no_gaps() {
 fn switch_algorithms_are_named_and_can_be_excluded() {
     let folder = scratch("plan-switches");
     let command = "weft plan all-reduce \"2x hgx-h100 + 8x ndr\" --size 1G";
-    let text = |options: &str| shown(&folder, &format!("{command}{options}")).replace('\n', " ");
+    let text = |options: &str| {
+        let printed = shown(&folder, &format!("{command}{options}"));
+        printed.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
     let usual = text("");
     assert!(usual.contains("(NVLink SHARP). If yours do not, add --without nvls-tree."), "{usual}");
     assert!(usual.contains("GB/s if switches reduce; at most "), "{usual}");

@@ -91,6 +91,18 @@ pub enum PredictError {
         /// The GPU.
         gpu: &'static str,
     },
+    /// The library has no such setting.
+    #[error(
+        "{option} is a setting of nccl, rccl and oneccl, not of {library}{}",
+        if *library == "weft" { "; for a plan of your choice: weft plan COLLECTIVE FABRIC --algorithm NAME --emit json > plan.json, then \
+            weft sim --plan plan.json FABRIC" } else { "" }
+    )]
+    Ignored {
+        /// The library.
+        library: &'static str,
+        /// The option.
+        option: &'static str,
+    },
     /// The plan is for another number of GPUs.
     #[error(
         "plan {plan:?} is for {ranks} ranks, and {fabric} has {gpus} GPUs; name a fabric with {ranks}, or write a plan for this one \
@@ -309,6 +321,9 @@ impl Case {
         if let Some(instead) = setup.library.lacks(kind).filter(|_| options.plan.is_none()) {
             return Err(PredictError::NoOperation { library: setup.library.name(), kind, instead });
         }
+        if let Some(option) = options.ignored_by(setup.library) {
+            return Err(PredictError::Ignored { library: setup.library.name(), option });
+        }
         setup.algorithm = options.algorithm;
         setup.protocol = options.protocol;
         setup.launch = options.launch;
@@ -404,6 +419,20 @@ impl Row {
 }
 
 impl Options {
+    /// An option that the model of a library does not have: Weft, Gloo and Open MPI choose by themselves.
+    fn ignored_by(&self, library: Library) -> Option<&'static str> {
+        if !matches!(library, Library::Weft | Library::Gloo | Library::OpenMpi) {
+            return None;
+        }
+        let given = [
+            ("--algorithm", self.algorithm.is_some()),
+            ("--protocol", self.protocol.is_some()),
+            ("--max-ctas", self.what_if.channels_max.is_some()),
+            ("--symmetric", self.what_if.symmetric),
+        ];
+        given.into_iter().find_map(|(option, is_given)| is_given.then_some(option))
+    }
+
     /// The fabric with the changes that the options make to it.
     fn change(&self, fabric: &Fabric) -> Fabric {
         let mut changed = fabric.clone();
@@ -517,6 +546,11 @@ mod tests {
         let rccl = Options { library: Some(parse_library("rccl").unwrap()), ..Options::default() };
         assert!(misuse(ask(Kind::AllReduce, "hgx-h100", &[8], &rccl)));
         assert!(misuse(ask(Kind::AllReduce, "2x hgx-h100", &[8], &usual)));
+        for library in ["weft", "gloo", "openmpi"] {
+            let library = Some(parse_library(library).unwrap());
+            let ring = Options { library, algorithm: Some(LibraryAlgorithm::Ring), ..Options::default() };
+            assert!(misuse(ask(Kind::AllReduce, "hgx-h100", &[8], &ring)));
+        }
         let pat = Options { algorithm: Some(LibraryAlgorithm::Pat), ..Options::default() };
         assert!(misuse(ask(Kind::AllReduce, "hgx-h100", &[8], &pat)));
     }

@@ -58,7 +58,7 @@ pub(crate) struct Args {
     /// Print the algorithms
     #[arg(long, conflicts_with = "collective")]
     list: bool,
-    /// The GPU model, which the output of `nvidia-smi topo -m` does not contain
+    /// The GPU model, which the output of `nvidia-smi topo -m` and `rocm-smi` does not contain
     #[arg(long, value_name = "MODEL", requires = "fabric")]
     gpu: Option<String>,
     /// Print JSON

@@ -242,7 +242,7 @@ fn print(worst: usize, rows: &[Row], times: &[f64], tables: &[TableError]) -> io
         say!(
             out,
             "of {}, {:.0}% are in their 50% interval and {:.0}% in their 90% interval",
-            counted(rows, "row with intervals"),
+            counted(rows, "row"),
             percent(half),
             percent(most)
         )?;

@@ -39,7 +39,7 @@ pub(super) struct LibraryArgs {
     /// process; thread on a single host with GPUs before Hopper or without NVLink]
     #[arg(long, value_name = "HOW")]
     pub(super) launch: Option<Launcher>,
-    /// The GPU model, which the output of `nvidia-smi topo -m` does not contain; `weft topo --list gpus` prints the models
+    /// The GPU model, which the output of `nvidia-smi topo -m` and `rocm-smi` does not contain; `weft topo --list gpus` prints the models
     #[arg(long, value_name = "MODEL")]
     gpu: Option<String>,
     #[command(flatten)]

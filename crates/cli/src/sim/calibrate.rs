@@ -45,7 +45,7 @@ pub(super) struct Args {
     /// The machine that was measured, as for `weft topo`. Several for logs with different numbers of GPUs
     #[arg(long, value_name = "FABRIC")]
     fabric: Vec<String>,
-    /// The GPU model, which the output of `nvidia-smi topo -m` does not contain
+    /// The GPU model, which the output of `nvidia-smi topo -m` and `rocm-smi` does not contain
     #[arg(long, value_name = "MODEL")]
     gpu: Option<String>,
     /// The library that was measured [default: as the log says, or the newest]

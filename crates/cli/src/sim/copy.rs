@@ -37,7 +37,7 @@ pub(super) struct Args {
     /// Whether GPUs access each other's memory over PCIe [default: as their driver has it; off for GeForce]
     #[arg(long, value_name = "on|off", value_parser = switch)]
     peer_access: Option<bool>,
-    /// The GPU model, which the output of `nvidia-smi topo -m` does not contain
+    /// The GPU model, which the output of `nvidia-smi topo -m` and `rocm-smi` does not contain
     #[arg(long, value_name = "MODEL", requires = "fabric")]
     gpu: Option<String>,
     /// Print JSON

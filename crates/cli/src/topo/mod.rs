@@ -62,7 +62,7 @@ pub(crate) struct Args {
     /// With --path: the least time for SIZE bytes (also --size)
     #[arg(long, value_name = "SIZE", requires = "path")]
     bytes: Option<Bytes>,
-    /// The GPU model, which the output of `nvidia-smi topo -m` does not contain
+    /// The GPU model, which the output of `nvidia-smi topo -m` and `rocm-smi` does not contain
     #[arg(long, value_name = "MODEL", requires = "target")]
     gpu: Option<String>,
     /// Write a drawing; `-` is standard output, here and below

@@ -23,10 +23,10 @@ use weftlink_nccl_plugin::boundary::Boundary;
 use weftlink_nccl_plugin::log::{Logger, LoggerFunction, Subsystem};
 use weftlink_nccl_plugin::text::{self, Name};
 
+use crate::communicator::process::{self, Now};
 use crate::communicator::{self, Communicator, Identity};
 use crate::event::{Kind, Start, WORDS, Words};
 use crate::interned;
-use crate::process::{self, Now};
 use crate::settings::settings;
 
 const NAME: Name = Name::new(c"Weft");

@@ -1,5 +1,9 @@
 //! A communicator: it turns events into calls of its flight record, and all of them into events of the pool.
 
+mod monitor;
+pub(crate) mod process;
+mod trace;
+
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
@@ -9,9 +13,8 @@ use weftlink_shm::clock::now_ns;
 
 use crate::calls::{Calls, Described};
 use crate::event::{Kind, Start, Words};
-use crate::monitor;
-use crate::process::{self, lock, pool};
 use crate::settings::settings;
+use process::{lock, pool};
 
 /// What NCCL says of a communicator when it is made. Versions 1 to 3 say nothing.
 #[derive(Clone, Debug)]

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::communicator::Communicator;
+use crate::communicator::trace;
 use crate::pool::Pool;
 use crate::settings::settings;
-use crate::trace;
 
 /// Communicators, in blocks that are made when they are needed: looked up without a lock.
 static COMMUNICATORS: [OnceLock<Box<Block>>; BLOCKS] = [const { OnceLock::new() }; BLOCKS];

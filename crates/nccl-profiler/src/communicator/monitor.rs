@@ -10,9 +10,9 @@ use weftlink_recorder::waiting::Waiting;
 use weftlink_shm::clock::now_ns;
 
 use crate::communicator::Communicator;
+use crate::communicator::process::{self, Now, lock, pool};
 use crate::event::{Kind, WAITS_FOR_DATA, WAITS_FOR_RECEIVER};
 use crate::pool::{Event, Pool};
-use crate::process::{self, Now, lock, pool};
 
 const PERIOD: Duration = Duration::from_millis(500);
 

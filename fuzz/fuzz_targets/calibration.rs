@@ -4,12 +4,14 @@
 use libfuzzer_sys::fuzz_target;
 use weftlink_sim::Constants;
 use weftlink_sim::calibrate::file::Calibration;
+use weftlink_sim::corrections::Corrections;
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     // The head names the shipped constants, which inputs cannot guess.
     let (machine, library) = ("m".to_owned(), "nccl".to_owned());
-    let head = Calibration { machine, library, calls: 1, constants: Constants::shipped(), found: Vec::new() };
+    let (constants, corrections) = (Constants::shipped(), Corrections::default());
+    let head = Calibration { machine, library, calls: 1, constants, found: Vec::new(), corrections };
     match Calibration::read(&format!("{head}{text}")) {
         Ok(calibration) => {
             // Numbers are written with six digits.

@@ -33,7 +33,7 @@ Examples:
   weft doctor --measure                        measure every path, too: 30 s
   weft doctor --record machine.txt             save what was read, for another machine:
   weft doctor machine.txt
-  weft run --hosts a,b -- weft doctor --all-ranks   compare hosts; also under torchrun, mpirun, srun
+  weft run --bind none --hosts a,b -- weft doctor --all-ranks   compare hosts; also under torchrun, mpirun, srun
   weft doctor --log job.log --expect dgx-a100  explain a log of NCCL (NCCL_DEBUG=INFO)
   weft doctor --bench out.log --expect dgx-a100  is this output of nccl-tests right for the machine?
   weft doctor --job rank*.json                 traces of torch.profiler, lists of nsys

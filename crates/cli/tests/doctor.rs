@@ -95,7 +95,11 @@ fn ranks_compare_their_hosts() {
     assert!(what.contains("NCCL_ALGO") && what.contains("rank 1"), "{what}");
     let alone = shell(&folder, "env -u RANK -u WORLD_SIZE weft doctor --all-ranks");
     assert_eq!(alone.code, Some(2), "{}", alone.errors);
-    assert!(alone.errors.contains("weft run --hosts a,b -- weft doctor --all-ranks"), "{}", alone.errors);
+    assert!(
+        alone.errors.contains("weft run --bind none --hosts a,b -- weft doctor --all-ranks"),
+        "{}",
+        alone.errors
+    );
 }
 
 #[test]

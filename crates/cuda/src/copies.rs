@@ -50,6 +50,10 @@ pub fn to_host(context: &Context, bytes: usize) -> Result<Copied, Error> {
 
 /// Copies from one GPU to another: directly where the source may access the target, as the driver does it otherwise.
 pub fn between(source: &Context, target: &Context, bytes: usize) -> Result<Copied, Error> {
+    // Without this, the driver stages every copy in host memory.
+    if source.device().link_to(target.device())?.is_some() {
+        source.enable_peer_access(target)?;
+    }
     let stream = Stream::new(source)?;
     let (from, into) = (DeviceMemory::new(source, bytes)?, DeviceMemory::new(target, bytes)?);
     from.write(&stream, 0, &(0..bytes).map(byte).collect::<Vec<_>>())?;

@@ -32,7 +32,7 @@ pub(super) fn run(expected: Option<&Fabric>, args: &Args) -> Result<(), Failure>
         Ok(_) => {}
         Err(EnvironmentError::Nobody) => {
             return Err(Failure::misuse(anyhow!(
-                "--all-ranks is for the ranks of a job: weft run --hosts a,b -- weft doctor --all-ranks, or the same under torchrun, mpirun \
+                "--all-ranks is for the ranks of a job: weft run --bind none --hosts a,b -- weft doctor --all-ranks, or the same under torchrun, mpirun \
                  or srun"
             )));
         }

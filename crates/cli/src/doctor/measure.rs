@@ -7,7 +7,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 use weftlink_doctor::{Finding, Outcome, Report, Severity};
-use weftlink_fabric::Fabric;
+use weftlink_fabric::{DeviceKind, Fabric};
 
 use crate::progress::Progress;
 use crate::screen::say;
@@ -50,13 +50,11 @@ pub(super) fn run(fabric: &Fabric, report: &mut Report) -> Measurements {
     gpu::measure(fabric, &mut measured, report);
     report.add("slow-path", measured.paths.iter().filter_map(slow).collect());
     report.add("wrong-data", measured.paths.iter().map(wrong).collect());
-    report.add(
-        "nic-rate",
-        vec![Outcome::Unknown {
-            what: "the rates of NICs".to_owned(),
-            needs: "a second host: weft run --hosts a,b -- weft bench p2p".to_owned(),
-        }],
-    );
+    let has_nics = fabric.devices_where(|kind| matches!(kind, DeviceKind::Nic(_))).next().is_some();
+    if has_nics {
+        let (what, needs) = ("the rates of NICs", "a second host: weft run --hosts a,b -- weft bench p2p");
+        report.add("nic-rate", vec![Outcome::Unknown { what: what.to_owned(), needs: needs.to_owned() }]);
+    }
     measured
 }
 

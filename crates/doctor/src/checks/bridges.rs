@@ -143,7 +143,8 @@ fn iommu(machine: &Machine<'_>) -> Vec<Outcome> {
         _ => None,
     });
     // Grace translates in hardware that GPUs share with its CPU.
-    if gpus.is_empty() || cpus.into_iter().any(|arch| arch == "arm64") {
+    let has_peers = gpus.len() > 1 || !gpus.is_empty() && !reads::rdma_ports(tree).is_empty();
+    if !has_peers || cpus.into_iter().any(|arch| arch == "arm64") {
         return Vec::new();
     }
     let groups: Vec<(String, String)> = gpus
@@ -169,10 +170,12 @@ fn iommu(machine: &Machine<'_>) -> Vec<Outcome> {
         groups.into_iter().filter_map(|(gpu, file)| Some((gpu, tree.read(&file)?, file))).collect();
     let mut translated = types.iter().filter(|(_, kind, _)| kind.starts_with("DMA"));
     if let Some((gpu, kind, file)) = translated.next() {
-        let what = format!(
-            "the IOMMU translates the addresses of {gpu} and {} more: peer transfers are slower or fail",
-            translated.count()
-        );
+        let more = match translated.count() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let what =
+            format!("the IOMMU translates the addresses of {gpu}{more}: peer transfers are slower or fail");
         return vec![
             found(what)
                 .shown_by_all(&[(file, kind), ("proc/cmdline", cmdline.as_deref().unwrap_or_default())]),

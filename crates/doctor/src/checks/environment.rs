@@ -77,6 +77,14 @@ fn settings(machine: &Machine<'_>) -> Vec<Outcome> {
         else {
             continue;
         };
+        let is_without_effect = match setting.effect {
+            NO_PEERS => !machine.fabric.gpus().iter().any(|gpu| machine.fabric.has_peer_access(*gpu)),
+            NO_RDMA => reads::rdma_ports(machine.tree).is_empty(),
+            _ => false,
+        };
+        if is_without_effect {
+            continue;
+        }
         outcomes.push(Outcome::Found(
             Finding::new("nccl-settings", Severity::Warning, format!("{name}={value}: {}", setting.effect))
                 .shown_by(*source, format!("{name}={value}"))

@@ -89,7 +89,7 @@ fn finding(machine: &Machine<'_>, reported: usize, listed: usize, lost: &[&(Stri
 fn given(machine: &Machine<'_>) -> Option<String> {
     let environ = machine.tree.read("proc/self/environ")?;
     let is_choice = |variable: &&str| match variable.split_once('=') {
-        Some(("NVIDIA_VISIBLE_DEVICES", value)) => !matches!(value, "" | "all" | "void" | "none"),
+        Some(("NVIDIA_VISIBLE_DEVICES", value)) => !matches!(value, "" | "all" | "none"),
         Some(("SLURM_JOB_GPUS" | "SLURM_STEP_GPUS" | "SLURM_GPUS_ON_NODE", value)) => !value.is_empty(),
         _ => false,
     };

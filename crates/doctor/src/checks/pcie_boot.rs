@@ -78,7 +78,8 @@ fn limited_at_boot(machine: &Machine<'_>) -> Vec<Outcome> {
         }
         let ends = Ends::read(machine.tree, function);
         // The check of links reports it with its cost.
-        if ends.as_ref().is_some_and(|ends| slow_link(machine, function, ends).is_some()) {
+        let is_drive = matches!(machine.fabric.device(function.id).kind, DeviceKind::Storage);
+        if !is_drive && ends.as_ref().is_some_and(|ends| slow_link(machine, function, ends).is_some()) {
             continue;
         }
         let (severity, now) = match ends {

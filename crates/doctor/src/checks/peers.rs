@@ -121,7 +121,7 @@ fn affinity(machine: &Machine<'_>) -> Vec<Outcome> {
             Finding::new("cpu-affinity", Severity::Warning, what)
                 .shown_by("/proc/self/status", format!("Cpus_allowed_list: {allowed}"))
                 .shown_by(format!("NVML, {} ({})", gpu.name, gpu.bus), format!("CPU affinity {near}"))
-                .fixed_by(format!("Start the rank of this GPU there: `numactl --physcpubind={near} --localalloc ...`, or `weft run --bind-to core`."))
+                .fixed_by(format!("Start the rank of this GPU there: `numactl --physcpubind={near} --localalloc ...`, or `weft run --bind none`."))
                 .fixed_by("Under Slurm, `--gpu-bind=closest` or a job with whole nodes; in a container, `--cpuset-cpus`."),
         )
     })

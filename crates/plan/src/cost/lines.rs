@@ -2,7 +2,7 @@
 
 use weftlink_fabric::catalog::links;
 use weftlink_fabric::figure::LinkRate;
-use weftlink_fabric::{DeviceId, DeviceKind, Fabric, Link, LinkKind, LinkSpec, Measure};
+use weftlink_fabric::{DeviceId, DeviceKind, Fabric, Link, LinkKind, Measure};
 
 /// Bytes per second of a link: its line rate. A link whose effective rate is lower than that of such links in the catalog, because it was
 /// measured or a file says so, counts as a fraction of one.
@@ -13,14 +13,13 @@ pub fn line(fabric: &Fabric, link: &Link) -> f64 {
     }
     let nominal = fabric.rate(link, Measure::Nominal).bytes_per_second() as f64;
     let (Some(line), Some(own)) = (&spec.nominal, &spec.effective) else { return nominal };
-    let usual =
-        links::variant(&links::id_of(spec)).map_or_else(|| links::spec_of(spec.kind), LinkSpec::clone);
     let per_second = |rate: &LinkRate| rate.value.bytes_per_second() as f64;
-    let reached = match (&usual.nominal, &usual.effective) {
-        (Some(nominal), Some(effective)) => per_second(effective) / per_second(nominal),
-        _ => 1.0,
-    };
-    let part = per_second(own) / (per_second(line) * reached);
+    let all = std::iter::once(links::spec_of(spec.kind)).chain(links::variants_of(spec.kind).cloned());
+    let reached = all.map(|usual| {
+        let rates = usual.nominal.as_ref().zip(usual.effective.as_ref());
+        rates.map_or(1.0, |(nominal, effective)| per_second(effective) / per_second(nominal))
+    });
+    let part = per_second(own) / (per_second(line) * reached.fold(1.0, f64::min));
     // Rates are rounded to whole bytes per second.
     if part > 1.0 - 1e-6 { nominal } else { nominal * part }
 }

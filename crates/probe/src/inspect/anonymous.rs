@@ -74,15 +74,25 @@ pub(super) fn kernel_log(log: &str, host: &str) -> String {
     kept.join("\n")
 }
 
-/// `pid=4711, name=python3, Ch 1` without the name.
+/// `pid=4711, name=python3, Ch 1`, `python3[4711]: segfault` and `SIGBUS to python3:4711` without the name.
 fn without_process(line: &str) -> String {
-    match line.split_once("name=") {
+    let line = match line.split_once("name=") {
         Some((before, rest)) => {
-            let after = rest.find(',').map_or("", |at| &rest[at..]);
+            let after = rest.find(", Ch").map_or("", |at| &rest[at..]);
             format!("{before}name=...{after}")
         }
         None => line.to_owned(),
-    }
+    };
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_process = |word: &str| {
+        let word = word.trim_end_matches([':', ',']);
+        let of_log = word.strip_suffix(']').and_then(|word| word.rsplit_once('['));
+        let sent =
+            word.rsplit_once(':').filter(|(name, _)| name.starts_with(|c: char| c.is_ascii_alphabetic()));
+        of_log.or(sent).is_some_and(|(name, pid)| !name.is_empty() && is_number(pid))
+    };
+    let words = line.split(' ').map(|word| if is_process(word) { "(process)" } else { word });
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// A text without addresses, ids and names.
@@ -191,8 +201,18 @@ fn zeroed(word: &str) -> Option<String> {
         });
         return Some(plain.collect::<Vec<_>>().join(":"));
     }
-    if lengths('-') == [8, 4, 4, 4, 12] || lengths('-') == [2; 6] {
+    // The last is that of BOOTIF, after the type of the network.
+    if lengths('-') == [8, 4, 4, 4, 12] || lengths('-') == [2; 6] || lengths('-') == [2; 7] {
         return Some(zeros());
+    }
+    if word.contains("::") && word.parse::<std::net::Ipv6Addr>().is_ok_and(|address| !address.is_loopback()) {
+        return Some("::".to_owned());
+    }
+    // `ip=` of the kernel's command line, or an address with a port.
+    if word.contains('.') && word.contains(':') {
+        let parts: Vec<String> =
+            word.split(':').map(|part| zeroed(part).unwrap_or_else(|| part.to_owned())).collect();
+        return Some(parts.join(":")).filter(|plain| plain != word);
     }
     // An IPv6 address as in /proc/net/if_inet6, or a UUID without hyphens.
     if word.len() == 32 && word.chars().all(|c| c.is_ascii_hexdigit()) {
@@ -220,6 +240,10 @@ mod tests {
             ("Serial Number : 1320823", "Serial Number : (removed)"),
             ("node17 kernel on node17-b", "host0 kernel on host0-b"),
             ("/home/ada/venv/libnccl.so.2", "/home/user/venv/libnccl.so.2"),
+            ("BOOTIF=01-98-03-9b-aa-bb-cc ro", "BOOTIF=00-00-00-00-00-00-00 ro"),
+            ("ip=10.0.0.5::10.0.0.1:255.255.255.0:node17:eno1", "ip=0.0.0.0::0.0.0.0:0.0.0.0:host0:eno1"),
+            ("to 10.2.3.4:29500", "to 0.0.0.0:29500"),
+            ("at fe80::9a03:9bff:feaa:bbcc", "at ::"),
         ] {
             assert_eq!(text(with, "node17"), without);
         }

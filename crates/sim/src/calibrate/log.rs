@@ -575,7 +575,7 @@ mod tests {
         assert_eq!((table.operation, table.line), (Operation::AllGather, 10));
         assert_eq!(table.calls, [(1024, 13.37), (2048, 14.25)]);
         let detail =
-            Detail { line: 13, out_of_place_us: Some(13.37), in_place_us: Some(13.61), wrong: Some(0) };
+            Detail { line: 12, out_of_place_us: Some(13.37), in_place_us: Some(13.61), wrong: Some(0) };
         assert_eq!(table.details[0], detail);
         let damaged =
             read(&NEW.replace("0.04       0    13.61", "0.04      96    13.61"), None, None).unwrap();

@@ -34,12 +34,15 @@ fn measure_all(fabric: &Fabric, into: &mut Measurements) -> Result<(), Error> {
     };
     let places: Vec<Option<DeviceId>> = all.iter().map(|device| place(fabric, device)).collect();
     let memory = |gpu: Option<DeviceId>| nearest_memory(&paths, gpu?);
+    // The names of `weft topo`: CUDA may number GPUs otherwise.
+    let name =
+        |at: usize| places[at].map_or_else(|| format!("CUDA device {at}"), |gpu| fabric.device_name(gpu));
     for (number, (context, gpu)) in contexts.iter().zip(&places).enumerate() {
         let numa = memory(*gpu);
         let mut push =
             |path: String, copied: Copied, expected| into.paths.push(measured(path, copied, expected));
-        push(format!("host memory to gpu{number}"), from_host(context, COPY_BYTES)?, usual(numa, *gpu));
-        push(format!("gpu{number} to host memory"), to_host(context, COPY_BYTES)?, usual(*gpu, numa));
+        push(format!("host memory to {}", name(number)), from_host(context, COPY_BYTES)?, usual(numa, *gpu));
+        push(format!("{} to host memory", name(number)), to_host(context, COPY_BYTES)?, usual(*gpu, numa));
     }
     let count = contexts.len();
     let is_all = count * count.saturating_sub(1) <= PAIRS_MAX;
@@ -47,7 +50,11 @@ fn measure_all(fabric: &Fabric, into: &mut Measurements) -> Result<(), Error> {
     let chosen = pairs.filter(|(from, to)| from != to && (is_all || *to == (from + 1) % count));
     for (from, to) in chosen {
         let copied = between(&contexts[from], &contexts[to], COPY_BYTES)?;
-        into.paths.push(measured(format!("gpu{from} to gpu{to}"), copied, usual(places[from], places[to])));
+        into.paths.push(measured(
+            format!("{} to {}", name(from), name(to)),
+            copied,
+            usual(places[from], places[to]),
+        ));
     }
     Ok(())
 }

@@ -36,6 +36,11 @@ pub fn variant(id: &str) -> Option<&'static LinkSpec> {
     VARIANTS.iter().find(|(other, _)| *other == id).map(|(_, spec)| *spec)
 }
 
+/// The links of the catalog that have the kind of another one and a different rate.
+pub fn variants_of(kind: LinkKind) -> impl Iterator<Item = &'static LinkSpec> {
+    VARIANTS.iter().map(|(_, spec)| *spec).filter(move |spec| spec.kind == kind)
+}
+
 /// The default spec of a kind. For xGMI 4 and NVLink 3 it has the rates of the data-centre GPUs.
 pub fn spec_of(kind: LinkKind) -> LinkSpec {
     match kind {

@@ -296,7 +296,7 @@ fn undetected_links() {
         &["gpu2", "18 links", "NVreg_NvLinkDisable"],
     );
     assert!(found.cost.is_some());
-    // One GPU alone has nobody to talk to.
+    // One GPU alone has no peer.
     let alone: Vec<String> = (1..8).map(|gpu| format!("-nvml/{gpu}")).collect();
     let mut alone: Vec<&str> = alone.iter().map(String::as_str).collect();
     alone.push("-nvml/0/nvlink/");

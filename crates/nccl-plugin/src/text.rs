@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_char};
 #[derive(Debug)]
 pub struct Name(*const c_char);
 
-// SAFETY: it refers to a text that lives as long as the process and that nobody writes.
+// SAFETY: it refers to a text that lives as long as the process and is never written.
 unsafe impl Sync for Name {}
 
 impl Name {
@@ -25,7 +25,7 @@ const NAME_MAX: usize = 128;
 /// A name that NCCL passes; nothing where it passes none, or one that is not text. Longer names are cut.
 ///
 /// # Safety
-/// The address is null or that of a text with a zero byte at its end, which nobody writes meanwhile.
+/// The address is null or that of a text with a zero byte at its end, which is not written meanwhile.
 pub unsafe fn name<'n>(address: *const c_char) -> Option<&'n str> {
     if address.is_null() {
         return None;

@@ -92,7 +92,7 @@ fn placement(machine: &Machine<'_>) -> Vec<Outcome> {
     )]
 }
 
-/// The fewest leaves that hold so many hosts, if they were free.
+/// The smallest number of leaves that could hold these hosts if no other job used them.
 fn leaves_needed(sizes: impl Iterator<Item = usize>, hosts: usize) -> usize {
     let mut sizes: Vec<usize> = sizes.collect();
     sizes.sort_unstable_by(|one, other| other.cmp(one));

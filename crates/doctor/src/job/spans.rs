@@ -7,7 +7,7 @@
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spans {
     spans: Vec<(i64, i64)>,
-    /// The first so many are merged.
+    /// How many spans at the front are already merged.
     merged: usize,
 }
 

@@ -356,7 +356,7 @@ fn cuda(context: &Context<'_>) -> Vec<Outcome> {
     kinds.into_iter().map(of).collect()
 }
 
-/// Calls to connect that are repeated are not warnings; if they are many, nobody answers.
+/// A repeated call to connect is not a warning. Many of them mean that no peer answers.
 const RETRIES_LEAST: usize = 3;
 
 fn connections(context: &Context<'_>) -> Vec<Outcome> {
